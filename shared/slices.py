@@ -18,6 +18,8 @@ T = TypeVar("T")
 _COUNTS_OF_OLD_LABEL = 8
 #: How many counts and checksums a label has.
 _COUNTS, _CHECKSUMS = 9, 2
+#: How many words come after its counts: the checksums, the GPU time, and what else is counted.
+_WORDS = 4
 #: A script handles at most this many slices per call.
 MAX_CALL_ENTRIES = 100
 
@@ -149,6 +151,22 @@ class SliceUsage(NamedTuple):
     reasoning_tokens: int = 0
 
 
+class RowCounts(NamedTuple):
+    """What else is counted of the rows of a part."""
+
+    #: Rows that were given an answer of an earlier batch.
+    cached_rows: int = 0
+    #: How often a row was asked again because its answer did not fit.
+    asked_again: int = 0
+
+    def plus(self, other: "RowCounts") -> "RowCounts":
+        """The sums."""
+        return RowCounts(self.cached_rows + other.cached_rows, self.asked_again + other.asked_again)
+
+
+NO_COUNTS = RowCounts()
+
+
 class StrikeRange(NamedTuple):
     """Rows [start, end) of a slice, counted from its first row, and how many strikes each has."""
 
@@ -188,6 +206,7 @@ class Part(NamedTuple):
     error_checksum: str = ""
     #: GPU time of its rows, as `shared.spent.to_text` writes it; empty where nobody knows.
     spent: str = ""
+    counts: RowCounts = NO_COUNTS
 
     @property
     def output(self) -> Section:
@@ -248,6 +267,8 @@ class Claim:
     tenant_death_limit: int | None = None
     #: The W3C trace context of the batch's submission; empty without one.
     traceparent: str = ""
+    #: Which answers are asked for again, as `shared.table.asking` writes it; empty for none.
+    asking: str = ""
 
 
 class Stop(StrEnum):
@@ -307,11 +328,17 @@ class ReadySlice:
 def to_part(text: str) -> Part:
     """Decode a part as stored in Redis."""
     key, etag, output_bytes, error_bytes, rows, usage, *rest = json.loads(text)
-    return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage), *rest)
+    part = Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage), *rest)
+    return part._replace(counts=RowCounts(*part.counts))
 
 
 def new_part(
-    key: str, output: bytes, error: bytes, usage: SliceUsage, spent: Spent = NOTHING
+    key: str,
+    output: bytes,
+    error: bytes,
+    usage: SliceUsage,
+    spent: Spent = NOTHING,
+    counts: RowCounts = NO_COUNTS,
 ) -> Part:
     """The part with these lines, before it is written: it has no ETag yet."""
     return Part(
@@ -324,6 +351,7 @@ def new_part(
         checksum(output),
         checksum(error),
         to_text(spent),
+        counts,
     )
 
 
@@ -334,7 +362,8 @@ def part_label(part: Part) -> str:
     """
     counts = (part.output_bytes, part.rows, *part.usage, part.error_bytes)
     spent = part.spent or to_text(NOTHING)
-    text = " ".join(map(str, (*counts, part.output_checksum, part.error_checksum, spent)))
+    known = [part.output_checksum, part.error_checksum, spent, *filter(any, [part.counts])]
+    text = " ".join(map(_label_word, (*counts, *known)))
     return f"{text} {checksum(text.encode())}"
 
 
@@ -350,12 +379,29 @@ def labelled_part(key: str, etag: str, size: int, label: str) -> Part:
             raise ValueError("its label is damaged")
         # A label of a version that counted no GPU time ends after the checksums.
         counts, rest = counts[:_COUNTS], tuple(counts[_COUNTS:-1])
-        from_text(rest[-1] if len(rest) > _CHECKSUMS else "")
+        from_text(rest[_CHECKSUMS] if len(rest) > _CHECKSUMS else "")
     output_bytes, rows, *usage = map(int, counts)
     error_bytes = usage.pop() if rest else size - output_bytes
     if len(usage) != len(SliceUsage._fields):
         raise ValueError("it has no part's label")
     if size != output_bytes + error_bytes or error_bytes < 0:
         raise ValueError(f"it has {size} bytes instead of {output_bytes + error_bytes}")
-    usage_ = SliceUsage(*usage)
-    return Part(key, etag, output_bytes, error_bytes, rows, usage_, *rest)
+    # Earlier versions wrote fewer of these.
+    output_sum, error_sum, spent, others = (*rest, "", "", "", "")[:_WORDS]
+    row_counts = RowCounts(*map(int, others.split(","))) if others else NO_COUNTS
+    return Part(
+        key,
+        etag,
+        output_bytes,
+        error_bytes,
+        rows,
+        SliceUsage(*usage),
+        output_sum,
+        error_sum,
+        spent,
+        row_counts,
+    )
+
+
+def _label_word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, RowCounts) else str(value)

@@ -3,6 +3,8 @@
 Imports ray and nothing heavier.
 """
 
+import threading
+
 from ray import serve
 from ray.serve.config import ProxyLocation
 from ray.serve.exceptions import RayServeException
@@ -13,6 +15,10 @@ from worker.engine_definition import deploy
 from worker.engine_errors import EngineFailedError
 from worker.engine_status import engine_failure, is_deployed, stale_apps
 from worker.races import retry_lost
+
+#: While Serve pickles a deployment it registers modules for the whole process, and refuses another
+#: thread that does the same.
+_deploying = threading.Lock()
 
 
 def ensure_engine(catalog: Catalog, lane: Lane) -> str:
@@ -25,7 +31,8 @@ def ensure_engine(catalog: Catalog, lane: Lane) -> str:
     if not is_deployed(name) or engine_failure(name) is not None:
         start_serve()
         try:
-            deploy(catalog, lane)
+            with _deploying:
+                deploy(catalog, lane)
         except (RayServeException, ValueError) as error:
             raise EngineFailedError(innermost_reason(str(error))) from error
     for other in stale_apps(lane, name):

@@ -8,7 +8,7 @@ from shared.answered import answered_line
 from shared.input.bad_lines import error_of
 from shared.input.cached_lines import cached_answer
 from shared.input.request_lines import custom_id_of
-from shared.slices import Claim, Part, Slice, SliceUsage
+from shared.slices import NO_COUNTS, Claim, Part, RowCounts, Slice, SliceUsage
 from shared.spent import Spent, from_text
 from shared.unanswered import unanswered_line
 
@@ -22,6 +22,7 @@ class KeptRows:
     usage: SliceUsage
     #: GPU time of these rows.
     spent: Spent = field(default_factory=dict)
+    counts: RowCounts = NO_COUNTS
 
     def __contains__(self, position: object) -> bool:
         return position in self.output or position in self.error
@@ -49,7 +50,7 @@ def kept_rows(slice_: Slice, part: Part | None, body: bytes) -> KeptRows:
     is_whole = len(output) + len(error) == part.rows and not output.keys() & error.keys()
     if not is_whole:
         return NOTHING
-    return KeptRows(output, error, part.usage, from_text(part.spent))
+    return KeptRows(output, error, part.usage, from_text(part.spent), part.counts)
 
 
 def with_bad_lines(kept: KeptRows, claim: Claim, lines: Sequence[bytes]) -> KeptRows:
@@ -85,7 +86,8 @@ def with_known_rows(kept: KeptRows, claim: Claim, lines: Sequence[bytes]) -> Kep
         if position not in kept and (answer := cached_answer(line)) is not None
     }
     usage = kept.usage._replace(completed=kept.usage.completed + len(found))
-    return replace(kept, output={**kept.output, **found}, usage=usage)
+    counts = kept.counts.plus(RowCounts(cached_rows=len(found)))
+    return replace(kept, output={**kept.output, **found}, usage=usage, counts=counts)
 
 
 def _lines(text: bytes, positions: Mapping[int, int]) -> dict[int, bytes]:

@@ -7,7 +7,7 @@ import msgspec
 
 from shared.answered import answered_line
 from shared.input.request_lines import custom_id_of
-from shared.slices import Slice, SliceUsage
+from shared.slices import NO_COUNTS, RowCounts, Slice, SliceUsage
 from shared.spent import NOTHING as NOTHING_SPENT
 from shared.spent import Spent, plus
 from worker.engine_errors import Result
@@ -24,6 +24,7 @@ class PartBody(NamedTuple):
     usage: SliceUsage
     #: GPU time of these rows.
     spent: Spent = NOTHING_SPENT
+    counts: RowCounts = NO_COUNTS
 
     @property
     def rows(self) -> int:
@@ -70,11 +71,13 @@ def assemble(
     kept: KeptRows = NOTHING,
     *,
     pool: str = "",
+    refused: Sequence[Result] = (),
 ) -> PartBody:
     """The part of a slice, from its rows' results; None where one did not run.
 
     A row without a result has the line that is kept of it, if there is one. `pool` is that of the
-    engine which computed the results.
+    engine which computed the results. `refused` are answers that did not fit: they took tokens and
+    time, and are in no line.
     """
     output = dict(kept.output)
     error = dict(kept.error)
@@ -90,8 +93,14 @@ def assemble(
             batch_id, numbers[position], custom_id_of(line), status, body
         )
         total = _plus(total, usage_of(body) if is_success else SliceUsage(failed=1))
+    for _, body, *spent in refused:
+        micros += sum(spent)
+        total = _plus(total, usage_of(body)._replace(completed=0))
+    counts = kept.counts.plus(RowCounts(asked_again=len(refused)))
     spent_here = {pool: micros} if micros and pool else NOTHING_SPENT
-    return PartBody(_in_order(output), _in_order(error), total, plus(kept.spent, spent_here))
+    return PartBody(
+        _in_order(output), _in_order(error), total, plus(kept.spent, spent_here), counts
+    )
 
 
 def _in_order(lines: Mapping[int, bytes]) -> bytes:

@@ -206,7 +206,7 @@ async def _write(storage: Storage, claim: Claim, body: PartBody) -> Part | None:
     perhaps the engine's calls as well. Their other answers must not replace the first ones.
     """
     key = part_key(claim.batch_id, claim.index, claim.epoch)
-    part = new_part(key, body.output, body.error, body.usage, body.spent)
+    part = new_part(key, *body)
     stored = await storage.put_once(key, body.output + body.error, label=part_label(part))
     if stored is None:
         log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)

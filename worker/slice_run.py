@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from shared.input.request_lines import split
 from shared.slices import Claim, Stop, StrikeRange
+from worker.asked_again import AskedAgain
 from worker.engine_errors import Result
 from worker.kept_rows import kept_rows, with_bad_lines, with_known_rows
 from worker.row_works import works
@@ -25,6 +26,7 @@ class SliceRun:
         answered = with_known_rows(answered, claim, self.lines)
         self._kept = with_bad_lines(answered, claim, self.lines)
         self._results: list[Result | None] = [None] * len(self.lines)
+        self._asked_again = AskedAgain(claim, self.lines)
         self._in_engine: set[int] = set()
         self._strikes = [0] * len(self.lines)
         self.works = list(works(claim, self.lines))
@@ -62,9 +64,16 @@ class SliceRun:
         self._in_engine.update(chunk)
 
     def answer(self, position: int, result: Result) -> None:
-        """Note the row's result."""
-        self._results[position] = result
+        """Note the row's result, unless it is to be asked again."""
+        if self._asked_again.takes(position, result):
+            self._results[position] = result
         self._in_engine.discard(position)
+
+    def to_ask_again(self, chunk: Iterable[int]) -> list[int]:
+        """Those of the rows that have an answer which did not fit, unless the run must stop."""
+        if self.stop is not None:
+            return []
+        return [one for one in chunk if self._results[one] is None and one in self._asked_again]
 
     def leave(self, chunk: Iterable[int]) -> None:
         """Note that the rows are no longer in the engine."""
@@ -81,13 +90,17 @@ class SliceRun:
 
     def body(self) -> PartBody:
         """The results of all rows that were answered, in this run and before it."""
+        results: Sequence[Result | None] = self._results
+        if self.stop is Stop.CLOSED:
+            results = self._asked_again.with_last(results)
         return assemble(
             self.claim.batch_id,
             self.claim.slice,
             self.lines,
-            self._results,
+            results,
             self._kept,
             pool=self._pool,
+            refused=self._asked_again.answers,
         )
 
     def _in_order(self) -> list[int]:

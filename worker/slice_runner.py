@@ -95,6 +95,12 @@ class SliceRunner:
         await self._watch.tell_ending(run.claim, run.rows_in_engine)
 
     async def _call(self, run: SliceRun, chunk: Sequence[int], trace: str) -> None:
+        """Run the rows at these positions of the slice until each has its result."""
+        while chunk:
+            await self._call_once(run, chunk, trace)
+            chunk = run.to_ask_again(chunk)
+
+    async def _call_once(self, run: SliceRun, chunk: Sequence[int], trace: str) -> None:
         """Run the rows at these positions of the slice together."""
         lines = [run.lines[position] for position in chunk]
         order = [run.works[position] for position in chunk]

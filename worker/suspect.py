@@ -6,6 +6,7 @@ from shared import ids
 from shared.dead_rows import DeadRow
 from shared.input.request_lines import custom_id_of, split
 from shared.slices import Claim, Stop
+from worker.asked_again import AskedAgain
 from worker.engine_errors import Result
 from worker.engine_results import SERVER_ERROR
 from worker.kept_rows import kept_rows, with_bad_lines, with_known_rows
@@ -55,6 +56,7 @@ class Suspect:
             if count >= fatal and row not in self._kept
         ]
         self.results: list[Result | None] = [None] * len(self.lines)
+        self._asked_again = AskedAgain(claim, self.lines)
         for row in self._dead:
             error = dead_row_error(
                 self.strikes[row],
@@ -82,6 +84,11 @@ class Suspect:
         """Whether the row still has to run."""
         return self.stop is None and self.results[row] is None and row not in self._kept
 
+    def answer(self, row: int, result: Result) -> None:
+        """Note the row's result, unless it is to be asked again."""
+        if self._asked_again.takes(row, result):
+            self.results[row] = result
+
     def strike(self, row: int) -> None:
         """Note that an engine died with the row in it, unless it was answered before that."""
         if self.results[row] is None:
@@ -107,8 +114,16 @@ class Suspect:
 
     def _body(self, results: Sequence[Result | None]) -> PartBody:
         claim = self.claim
+        if self.stop is Stop.CLOSED:
+            results = self._asked_again.with_last(results)
         return assemble(
-            claim.batch_id, claim.slice, self.lines, results, self._kept, pool=self._pool
+            claim.batch_id,
+            claim.slice,
+            self.lines,
+            results,
+            self._kept,
+            pool=self._pool,
+            refused=self._asked_again.answers,
         )
 
     def _dead_row(self, row: int, now: int) -> DeadRow:

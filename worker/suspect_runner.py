@@ -170,7 +170,7 @@ class SuspectRunner:
                     async for group in groups:
                         for position, result in group:
                             number, row = call[position]
-                            suspects[number].results[row] = result
+                            suspects[number].answer(row, result)
                             in_engine.discard((number, row))
                         await places.give_back(len(group))
             except Exception as error:

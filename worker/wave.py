@@ -21,7 +21,7 @@ from shared.cache_salt import CacheSalts
 from shared.monitoring import log
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
-from shared.slices import Claim, SliceUsage, StrikeRange
+from shared.slices import Claim, RowCounts, SliceUsage, StrikeRange
 from shared.spent import from_text, to_text
 from shared.state import State
 from shared.storage import Storage
@@ -248,12 +248,14 @@ def _to_columns(results: list[SliceResult]) -> _Columns:
         "error": pa.array((result.body.error for result in results), pa.binary()),
         "usage": [json.dumps(result.body.usage) for result in results],
         "spent": [to_text(result.body.spent) for result in results],
+        "counts": [json.dumps(result.body.counts) for result in results],
     }
 
 
 def _to_result(row: dict[str, Any]) -> SliceResult:
     """The inverse of `_to_columns`, for one row. Waves run no suspects, so nothing else is set."""
     usage = SliceUsage(*json.loads(row["usage"]))
-    body = PartBody(row["output"], row["error"], usage, from_text(row["spent"]))
+    counts = RowCounts(*json.loads(row["counts"]))
+    body = PartBody(row["output"], row["error"], usage, from_text(row["spent"]), counts)
     ranges = tuple(StrikeRange(*found) for found in json.loads(row["strike_ranges"]))
     return SliceResult(Outcome(row["outcome"]), body, row["reason"], ranges)

@@ -17,7 +17,7 @@ from shared.ledger.plans import Plan
 from shared.ledger.reasons import shortened
 from shared.lifecycle import Event, Status
 from shared.retention import EVENT_HISTORY_SECONDS
-from shared.slices import Part, labelled_part
+from shared.slices import Part, RowCounts, labelled_part
 from shared.spent import from_text, of_engines, plus
 from shared.state import FileRecord, Pin
 from shared.state.restore import EndedBatch, LiveBatch, Stage
@@ -293,6 +293,11 @@ def _counts(
                 for index, (part, _) in parts.items()
             )
         )
+        others = [
+            sum(column) for column in zip(*(p.counts for p, _ in parts.values()), strict=True)
+        ]
+        found = dict(zip(RowCounts._fields, others, strict=True))
+        counts |= {name: count for name, count in found.items() if count}
         counts |= {"spent": json.dumps(spent, separators=(",", ":"))} if spent else {}
     if reasons:
         counts |= {f"lane_failed:{lane}": reason for lane, reason in reasons.items()}

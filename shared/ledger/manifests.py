@@ -57,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str = ""
     #: The table that is made of the results, as JSON.
     output: str = ""
+    #: Which answers are asked for again, as `shared.table.asking` writes it; empty for none.
+    asking: str = ""
     #: The model of an open batch, whose rows come in additions; empty for any other.
     open_model: str = ""
     #: The pipeline that the batch is a stage of; it alone adds rows.

@@ -213,6 +213,12 @@ class Batch(_Shape):
     open: bool = Field(default=False, exclude_if=lambda is_open: not is_open)
     #: Not in OpenAI's API, and only present if the batch is a stage of that pipeline.
     pipeline: str | None = Field(default=None, exclude_if=lambda one: one is None)
+    #: Not in OpenAI's API, and only present if there are any: requests that were given an answer of
+    #: an earlier batch.
+    cached: int = Field(default=0, exclude_if=lambda count: not count)
+    #: Not in OpenAI's API, and only present if it happened: how often a request was asked again
+    #: because its answer did not fit the schema. What that took is in the usage and the cost.
+    asked_again: int = Field(default=0, exclude_if=lambda count: not count)
     #: Not in OpenAI's API, and only present if there is one and the batch has not ended.
     warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
     #: Not in OpenAI's API, and only present while the batch runs and the lane's pace is known.

@@ -25,8 +25,15 @@ def answer_column(call: Call) -> str:
 
 def answer_shape(call: Call) -> Shape | None:
     """The shape of the answers; None for any. Raises MalformedSchemaError."""
-    schema = call.answer_schema or template_schema(call.template)
-    return None if schema is None or call.endpoint not in WRITING else shape_of(schema)
+    schema = answers_schema(call)
+    return None if schema is None else shape_of(schema)
+
+
+def answers_schema(call: Call) -> dict[str, Any] | None:
+    """The JSON schema of the answers, if they have one."""
+    if call.endpoint not in WRITING:
+        return None
+    return call.answer_schema or template_schema(call.template)
 
 
 def new_columns(call: Call) -> list[str]:

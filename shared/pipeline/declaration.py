@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.dataset.dataset import Dataset, Format, Sample
 from shared.integers import Integer, Priority
+from shared.table.output import MAX_RETRIES
 
 MAX_STAGES = 32
 MAX_COLUMNS = 100
@@ -109,6 +110,12 @@ class Call(_Shape):
         alias="schema",
         description="The JSON schema of the answers; the fields of an object become columns. By "
         "default that of the template's `response_format`. A row whose answer is another ends.",
+    )
+    retries: Integer = Field(
+        default=0,
+        ge=0,
+        le=MAX_RETRIES,
+        description="How often a row is asked again whose answer does not have the schema.",
     )
     carry: list[str] | None = Field(
         default=None,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shared.dataset.template import ROW, MalformedTemplateError, used_names
 from shared.errors import InvalidInputError
 from shared.openai.endpoints import ENDPOINTS
-from shared.pipeline.answers import new_columns
+from shared.pipeline.answers import answers_schema, new_columns
 from shared.pipeline.declaration import MAX_COLUMNS, NAME, Call, Declaration, Join, Stage
 from shared.pipeline.stepping import Render, Step
 from shared.table.answer_shape import MalformedSchemaError
@@ -168,6 +168,8 @@ def _after_call(
         raise _invalid(f"{place}.schema", str(error)) from error
     for name in made:
         _require_name(name, f"{place}.schema")
+    if call.retries and answers_schema(call) is None:
+        raise _invalid(f"{place}.retries", "there is no 'schema' that an answer could fail to fit")
     if len(set(made)) < len(made):
         raise _invalid(f"{place}.answer", f"the schema has a field '{made[0]}' as well")
     _require_new(made, carried, f"{place}.answer")

@@ -131,6 +131,8 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             "predicted": predicted_of(fields),
             "open": takes_rows(fields),
             "pipeline": fields.get("pipeline"),
+            "cached": number("cached_rows"),
+            "asked_again": number("asked_again"),
             "cost": _cost(fields),
             "table": json.loads(fields["table"]) if "table" in fields else None,
         }

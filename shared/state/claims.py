@@ -287,7 +287,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
     batch_id, index, epoch, strikes, slice_, *rest = row
     bucket, key, etag, endpoint, tenant, version, known, *rest = rest
     deaths, before, priority, created_at, expires_at, batch_rows, kept, is_last, *rest = rest
-    weight, tenant_deaths, tenant_death_limit, traceparent = rest
+    weight, tenant_deaths, tenant_death_limit, traceparent, asking = rest
     strike_ranges, last_words = json.loads(known or '[[], ""]')
     return Claim(
         lane=lane,
@@ -316,6 +316,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         tenant_deaths=tenant_deaths,
         tenant_death_limit=None if tenant_death_limit < 0 else tenant_death_limit,
         traceparent=traceparent,
+        asking=asking,
     )
 
 

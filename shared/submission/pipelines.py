@@ -24,12 +24,14 @@ from shared.ledger.pipelines import (
 )
 from shared.ledger.records import encoded, read_record
 from shared.lifecycle import FINAL, Status
+from shared.pipeline.answers import answers_schema
 from shared.pipeline.declaration import Declaration
 from shared.pipeline.plan import NumberedCall, Plan, planned
 from shared.state import BatchRecord, PipelineRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept
 from shared.submission.opening import open_source, start_open
+from shared.table.asking import asking_text
 
 
 class Pipeline(NamedTuple):
@@ -130,6 +132,9 @@ def _manifest(storage: Storage, pipeline: Pipeline, call: NumberedCall) -> Manif
     stored, declaration = pipeline.stored, pipeline.declaration
     batch_id = pipeline.batch_id(call)
     source = open_source(storage.bucket, stored.tenant, batch_id, call.model)
+    schema = answers_schema(call.call)
+    if call.call.retries and schema is not None:
+        source["asking"] = asking_text(call.call.retries, schema)
     return Manifest(
         id=batch_id,
         tenant=stored.tenant,

@@ -7,6 +7,7 @@ import msgspec
 from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
 from shared.input_places import InputPlaces
+from shared.table.asking import asking_text
 from shared.table.output import Output, wanted_table
 
 
@@ -41,4 +42,7 @@ def table_fields(
         template=None if found is None else found.template,
         places=() if places is None else places.of(tenant),
     )
-    return {"output": msgspec.json.encode(wanted).decode()}
+    fields = {"output": msgspec.json.encode(wanted).decode()}
+    if output.retries and wanted.schema is not None:
+        fields["asking"] = asking_text(output.retries, wanted.schema)
+    return fields

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.errors import InvalidInputError
 from shared.input_places import is_in
+from shared.integers import Integer
 from shared.table.answer_shape import MalformedSchemaError, shape_of
 
 Format = Literal["parquet", "jsonl", "csv"]
@@ -32,6 +33,8 @@ _OF_ANSWERS = ("finish_reason", "input_tokens", "output_tokens")
 _OF_ERRORS = ("error_code", "error")
 _WRITING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 _MAX_COLUMNS = 1000
+#: How often a row may be asked again.
+MAX_RETRIES = 10
 _MAX_NAME = 256
 _MAX_SHOWN = 100
 
@@ -55,6 +58,16 @@ class Output(BaseModel):
         alias="schema",
         description="The JSON schema of the answers, whose fields become typed columns. Without "
         "it, that of the template's `response_format`, if there is one.",
+    )
+    retries: Integer = Field(
+        default=0,
+        ge=0,
+        le=MAX_RETRIES,
+        # Left out if it is zero, so that old fingerprints stay valid.
+        exclude_if=lambda count: not count,
+        description="How often a request is asked again whose answer is no JSON or does not have "
+        "the schema's types. What that takes counts as the batch's. The batch's `asked_again` says "
+        "how often it happened.",
     )
     destination: str | None = Field(
         default=None,
@@ -109,6 +122,8 @@ def wanted_table(
     except MalformedSchemaError as error:
         raise _invalid("schema", str(error)) from error
     fields = () if shape is None or shape.kind != "object" else tuple(shape.fields)
+    if output.retries and schema is None:
+        raise _invalid("retries", "there is no 'schema' that an answer could fail to fit")
     if output.destination is not None:
         bucket, _, prefix = output.destination.removeprefix("s3://").partition("/")
         if not is_in(bucket, prefix, places):

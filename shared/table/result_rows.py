@@ -67,6 +67,13 @@ def result_row(line: bytes, shape: Shape | None, dimensions: int) -> ResultRow:
     return _with_parsed(values, shape)
 
 
+def has_shape(body: bytes, shape: Shape) -> bool:
+    """Whether the answer in this body of a response fits the shape; one without a text does."""
+    found = msgspec.json.decode(body)
+    values = _answer(found) if isinstance(found, dict) else {}
+    return "error_code" not in _with_parsed(values, shape).values
+
+
 def dimensions_of(line: bytes) -> int:
     """The dimensions of a result's embedding; 0 if it has none."""
     return len(result_row(line, None, 0).values.get("embedding") or ())

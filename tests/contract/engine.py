@@ -20,6 +20,7 @@ from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
 from tests.eventually import wait_until
+from worker.asked_again import AskedAgain
 from worker.kept_rows import NOTHING, with_known_rows
 from worker.outcomes import Outcome, SliceResult
 from worker.rows import assemble, nothing
@@ -102,19 +103,30 @@ class ScriptedEngine:
         lines = split(fetched.lines)
         known = with_known_rows(NOTHING, claim, lines)
         left = [position for position in range(len(lines)) if position not in known]
+        again = AskedAgain(claim, lines)
         answers = await asyncio.gather(
-            *(self._answer(state, claim, lines[position]) for position in left)
+            *(self._result(state, claim, again, position, lines[position]) for position in left)
         )
         results = [dict(zip(left, answers, strict=True)).get(row) for row in range(len(lines))]
-        body = assemble(claim.batch_id, claim.slice, lines, results, known)
+        refused = again.answers
+        body = assemble(claim.batch_id, claim.slice, lines, results, known, refused=refused)
         if not body.rows:
             await state.claims.release(claim)
             return
         key = part_key(claim.batch_id, claim.index, claim.epoch)
-        part = new_part(key, body.output, body.error, body.usage, body.spent)
+        part = new_part(key, *body)
         stored = await storage.put_once(key, body.output + body.error, label=part_label(part))
         assert stored is not None
         await state.claims.commit(claim, part._replace(etag=stored.etag))
+
+    async def _result(
+        self, state: State, claim: Claim, again: AskedAgain, position: int, line: bytes
+    ) -> Result | None:
+        """The row's answer once it is taken, or cannot be asked for again."""
+        while True:
+            answer = await self._answer(state, claim, line)
+            if answer is None or again.takes(position, answer):
+                return answer
 
     async def _answer(self, state: State, claim: Claim, line: bytes) -> Result | None:
         """The row's result; None when its batch closed before it had one."""

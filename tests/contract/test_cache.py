@@ -31,6 +31,7 @@ def test_rows_that_were_answered_are_given_their_answers_again(acme: Caller) -> 
     without = _run(acme, "a")
 
     assert (_cached(first), _cached(second), _cached(without)) == ([], ["b"], [])
+    assert [acme.batch(one).get("cached") for one in acme.made[-3:]] == [None, 1, None]
     assert second[0]["response"]["body"] == first[1]["response"]["body"]
     cleared = acme.http.delete("/v1/cache").json()
     assert cleared == {"object": "cache", "deleted": True, "rows": 3}

@@ -98,6 +98,24 @@ def test_a_stage_takes_rows_while_the_one_before_runs(acme: Caller) -> None:
     assert sorted(names) == ["a", "b", "c", "d", "e"]
 
 
+def test_rows_are_asked_again_where_a_call_says_so(acme: Caller) -> None:
+    schema = {"type": "object", "properties": {"ONE": {"type": "integer"}}, "required": ["ONE"]}
+    fits = '{"one": {{ text|length }}}'
+    said = f"{{% if text == 'short' %}}{fits}{{% else %}}{{{{ text }}}}{{% endif %}}"
+    pipeline_id = _create(acme, _ask(said, schema=schema, retries=2))
+
+    ended = _ended(acme, pipeline_id)
+
+    [stage] = ended["stages"]
+    assert acme.batch(stage["batch_id"])["asked_again"] == 2 * 3
+    rows = {row["custom_id"]: row["ONE"] for row in acme.lines(ended["output_file_id"])}
+    failed = {row["custom_id"]: row["error"] for row in acme.lines(ended["error_file_id"])}
+    assert rows == {"b": 5, "d": 5}
+    assert {name: error["code"] for name, error in failed.items()} == dict.fromkeys(
+        "ace", "invalid_answer"
+    )
+
+
 def test_only_the_pipeline_adds_to_its_batches(acme: Caller) -> None:
     pipeline_id = _create(acme, _ask("{{ text }}"))
     [stage] = _get(acme, pipeline_id)["stages"]
@@ -142,6 +160,7 @@ def test_what_is_not_kept_is_deleted_at_the_end(acme: Caller) -> None:
         (_ask("{{ nothing }}"), "stages[0].call.template.messages[0].content", "unknown_column"),
         ({"call": {"endpoint": CHAT}}, "stages[0].call.template", "missing_required_parameter"),
         ({"filter": "text", "extra": 1}, "stages[0].extra", "unknown_parameter"),
+        (_ask("{{ text }}", retries=1), "stages[0].call.retries", "invalid_value"),
         (
             {"call": {"endpoint": CHAT, "template": {"model": "none"}}},
             "stages[0].call.template.model",

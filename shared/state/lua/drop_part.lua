@@ -18,6 +18,7 @@ local function uncount()
   for i, field in ipairs(COUNTERS) do redis.call('HINCRBY', key, field, int(-part[6][i])) end
   charge(lane, batch[5], -used_tokens(part[6]))
   count_spent(id, lane, part, -1)
+  count_rows(id, part, -1)
   open_gap(id, index, part[6][1] + part[6][2])
 end
 

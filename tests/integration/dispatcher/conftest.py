@@ -167,7 +167,7 @@ class BatchYard:
         rows = split(fetched.lines)
         body = assemble(claim.batch_id, claim.slice, rows, results, pool=pool)
         key = part_key(claim.batch_id, claim.index, claim.epoch)
-        part = new_part(key, body.output, body.error, body.usage, body.spent)
+        part = new_part(key, *body)
         label = part_label(part)
         stored = await self.storage.put_once(key, body.output + body.error, label=label)
         assert stored is not None

@@ -145,6 +145,8 @@ async def test_a_wrong_table_is_refused_with_its_place(acme: Caller, bucket: Sto
         ({}, "output.columns"),
         ({"columns": ["answer"], "schema": {"type": "what"}}, "output.schema"),
         ({"columns": ["answer"], "destination": "s3://other/x/"}, "output.destination"),
+        ({"columns": ["answer"], "retries": 2}, "output.retries"),
+        ({"columns": ["answer"], "retries": 11}, "output.retries"),
     ]
     for output, param in wrong:
         more = {} if output is None else {"output": output}

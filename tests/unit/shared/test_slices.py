@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from shared.slices import (
     Copy,
     Part,
+    RowCounts,
     Slice,
     SliceUsage,
     labelled_part,
@@ -48,10 +49,14 @@ _USAGE = SliceUsage(2, 1, 30, 2, 20, 3)
 
 @given(st.binary(max_size=50), st.binary(max_size=50))
 def test_a_part_is_known_again_by_its_label(output: bytes, error: bytes) -> None:
+    for counts in (RowCounts(), RowCounts(2, 3)):
+        part = new_part("k", output, error, _USAGE, {"gpu": 7}, counts)
+
+        found = labelled_part("k", "", len(output + error), part_label(part))
+
+        assert found == part == to_part(json.dumps(part))
     part = new_part("k", output, error, _USAGE)
-
     found = labelled_part("k", "", len(output + error), part_label(part))
-
     assert found == part == to_part(json.dumps(part))
     assert found.fits(output + error)
 

@@ -6,7 +6,7 @@ local function find_runnable(member)
   local id, index = split_member(member)
   local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'bucket', 'key', 'etag',
     'endpoint', 'tenant', 'version_id', 'engine_deaths', 'strikes', 'priority', 'created_at',
-    'expires_at', 'total', 'slices_total', 'slices_given_up', 'slices_committed', 'traceparent')
+    'expires_at', 'total', 'slices_total', 'slices_given_up', 'slices_committed', 'traceparent', 'asking')
   local slice = batch[2] and redis.call('HGET', plan_key(id, batch[2]), index)
   if batch[1] ~= 'in_progress' or not slice
     or redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return nil end
@@ -36,5 +36,5 @@ local function grant_claim(lane, job, lease_ms, list, found, has_begun)
     redis.call('HGET', ns .. 'kept:' .. id, index) or '',
     redis.call('SCARD', ns .. 'inflight:' .. id) == left, weight_of(batch[7]),
     deaths_today(batch[7]), limit_of(batch[7], 'engine_deaths_per_day', -1),
-    batch[18] or ''}
+    batch[18] or '', batch[19] or ''}
 end

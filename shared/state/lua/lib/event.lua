@@ -9,7 +9,8 @@ local SNAPSHOT = {
   'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error',
   'paused', 'priority', 'traceparent', 'tracestate', 'deliver_results', 'given_up',
-  'warnings', 'spent', 'prices', 'predicted', 'table', 'open_model', 'closed'
+  'warnings', 'spent', 'prices', 'predicted', 'table', 'open_model', 'closed', 'cached_rows',
+  'asked_again'
 }
 
 -- A pin gives an event its number, and its time in milliseconds, before it happens. S3 keeps both, so

@@ -38,6 +38,14 @@ local function count_totals(id, lane, usage)
   for i = 1, 5 do add_total(COUNTERS[i], lane, batch[1], tonumber(usage[i])) end
 end
 
+-- Adds what else a part counts, the fields of `RowCounts`, to its batch; with -1 as `sign` it is taken back.
+local function count_rows(id, part, sign)
+  for i, field in ipairs({'cached_rows', 'asked_again'}) do
+    local count = (part[10] or {})[i] or 0
+    if count > 0 then redis.call('HINCRBY', batch_key(id), field, int(sign * count)) end
+  end
+end
+
 -- Records a slice's part and counts it for its batch, whose lanes are `lanes`. `usage` are the numbers
 -- of COUNTERS. Returns how many of the batch's slices have one now.
 local function record_part(id, lane, lanes, index, part, usage)
@@ -57,5 +65,6 @@ local function record_part(id, lane, lanes, index, part, usage)
   count_for_lane(id, lane, lanes, rows)
   count_totals(id, lane, usage)
   count_spent(id, lane, cjson.decode(part), 1)
+  count_rows(id, cjson.decode(part), 1)
   return redis.call('HINCRBY', batch_key(id), 'slices_committed', 1)
 end
