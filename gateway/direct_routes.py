@@ -37,7 +37,9 @@ class DirectRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         needs = self.dependant.dependencies
-        self._found = {one.name: _FOUND[one.call] for one in needs if one.call in _FOUND}
+        self._found = {
+            one.name: _FOUND[one.call] for one in needs if one.call and one.call in _FOUND
+        }
         wanted = self.dependant
         self._headers = [field.alias.replace("_", "-") for field in wanted.header_params]
         others = (*wanted.path_params, *wanted.cookie_params, *wanted.body_params)

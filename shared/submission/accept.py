@@ -31,6 +31,7 @@ class Accepted(NamedTuple):
     """The batch that a submission created or found."""
 
     batch_id: str
+    is_duplicate: bool
     #: As it was created; None if it was found.
     created: BatchRecord | None
 
@@ -62,7 +63,7 @@ async def accept(
     )
     crash.point("submission.accepted")
     created = BatchRecord(_texts(batch.fields)) if outcome == "accepted" else None
-    return Accepted(manifest.id, created)
+    return Accepted(manifest.id, outcome == "duplicate", created)
 
 
 def _texts(fields: Mapping[str, str | int]) -> dict[str, str]:
