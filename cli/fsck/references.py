@@ -175,5 +175,6 @@ _RULES: Mapping[Kind, Callable[[str, Facts], _Verdict]] = {
     Kind.COMMIT: _commit,
     Kind.PIPELINE: _pipeline,
     Kind.HANDOVER: _handover,
+    Kind.TOKENIZER: _handover,
     Kind.UPLOAD_PART: _upload_part,
 }

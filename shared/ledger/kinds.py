@@ -29,6 +29,7 @@ class Kind(StrEnum):
     COMMIT = "commit"
     PIPELINE = "pipeline"
     HANDOVER = "handover"
+    TOKENIZER = "tokenizer"
     UPLOAD_PART = "upload part"
     BILL = "bill"
     REBUILD = "rebuild"
@@ -59,6 +60,7 @@ _KEYS: Mapping[Kind, str] = {
     Kind.COMMIT: rf"{_BATCH}/commit-[a-z_]+\.json",
     Kind.PIPELINE: r"pipelines/[^/]+/(pipeline|cancel|failure|end)\.json",
     Kind.HANDOVER: r"pipelines/[^/]+/edges/\d+/\d+\.jsonl",
+    Kind.TOKENIZER: r"pipelines/[^/]+/edges/tokenizer-[0-9a-f]{64}\.json",
     Kind.UPLOAD_PART: r"uploads/.+",
     Kind.BILL: r"bills/.+",
     Kind.REBUILD: r"rebuilds/\d+",
