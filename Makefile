@@ -85,6 +85,10 @@ outages: $(INSTALLED) ## take each service away for a minute under load, and sto
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: bench-gpu
+bench-gpu: $(INSTALLED) ## measure the fleet on this machine's GPU beside bare engines; writes benchmarks/results-gpu.json
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
 .PHONY: docs
 docs: $(INSTALLED) ## regenerate what is generated in docs: lifecycle, settings, fields, outcomes, metrics, commands, AsyncAPI, schemas and rights
 	$(BIN)/python -m shared.lifecycle > docs/lifecycle.md
@@ -94,6 +98,7 @@ docs: $(INSTALLED) ## regenerate what is generated in docs: lifecycle, settings,
 	$(BIN)/python -m tests.architecture.test_docs_metrics
 	$(BIN)/python -m cli.client.reference docs/cli.md
 	$(BIN)/python -m shared.bus.asyncapi
+	$(BIN)/python -m benchmarks.gpu.report
 	$(BIN)/batchyard lane-logins redis > k8s/base/lane.acl
 
 .PHONY: lock

@@ -11,7 +11,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from minio import Minio
@@ -31,7 +30,9 @@ from benchmarks.large_inputs import million_rows, validation
 from benchmarks.live import live_and_batch, live_calls
 from benchmarks.page_costs import page_costs
 from benchmarks.prefixes import prefixes
+from benchmarks.redis_bytes import redis_bytes
 from benchmarks.rows import CHAT, EMBEDDINGS
+from benchmarks.small_batches import small_batches
 from shared.state import State
 
 _RESULTS = Path(__file__).parent / "results.json"
@@ -58,32 +59,6 @@ def throughput(fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: i
             unit="rows/s",
             goal=goal,
             sense="at least",
-        )
-    ]
-
-
-def small_batches(fleet: BenchFleet) -> list[Figure]:
-    """200 batches of 5 rows against one batch of 1000 rows; listing shows when each has ended."""
-    large_file, small_file = fleet.upload(CHAT, 1000), fleet.upload(CHAT, 5)
-    fleet.seconds(CHAT, fleet.upload(CHAT, 600))
-    large, small = [], []
-    with ThreadPoolExecutor(16) as pool:
-        for _ in range(3):
-            began = time.perf_counter()
-            fleet.finish_all([fleet.create(CHAT, large_file)])
-            large.append(time.perf_counter() - began)
-            began = time.perf_counter()
-            batches = list(pool.map(lambda _: fleet.create(CHAT, small_file), range(200)))
-            fleet.finish_all(batches)
-            small.append(time.perf_counter() - began)
-    return [
-        compared(
-            "200 batches x 5 rows / 1 batch x 1000 rows",
-            statistics.median(small),
-            statistics.median(large),
-            unit="s",
-            goal=1.15,
-            sense="at most",
         )
     ]
 
@@ -217,6 +192,7 @@ def main() -> None:
         "bus",
         "bus-flood",
         "index",
+        "redis-bytes",
         "prefixes",
         "live",
         "live-and-batch",
@@ -236,6 +212,7 @@ def main() -> None:
         "bus": lambda: bus_rates(turns=options.turns),
         "bus-flood": bus_flood,
         "index": index_growth,
+        "redis-bytes": redis_bytes,
         "prefixes": lambda: prefixes(turns=options.turns),
         **({} if _GPU.exists() else {"lanes": lane_waits}),
     }
@@ -257,7 +234,7 @@ def _measure_fleet(names: list[str], turns: int, figures: list[Figure]) -> None:
                 fleet, EMBEDDINGS, rows=1_000, goal=0.85, turns=turns
             ),
             "throughput-chat": lambda: throughput(fleet, CHAT, rows=3_000, goal=0.75, turns=turns),
-            "small": lambda: small_batches(fleet),
+            "small": lambda: small_batches(fleet, turns=3),
             "one-row": lambda: one_row(fleet, cold_seconds=cold_seconds),
             "upload": lambda: upload(fleet),
             "killed": lambda: killed_lane_job(fleet),

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,23 +20,27 @@ MODELS = {CHAT: CHAT_MODEL, EMBEDDINGS: EMBED_MODEL}
 _FINAL = ("completed", "failed", "expired", "cancelled")
 
 
-class BenchFleet:
-    """A running fleet with its client."""
+def bare_environment() -> dict[str, str]:
+    """The environment of an engine that nothing stands before."""
+    own = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    return {**os.environ, **own}
 
-    def __init__(self, fleet: Fleet) -> None:
+
+class BenchFleet:
+    """A running fleet with its client, and the models that are measured by the kind of rows."""
+
+    def __init__(
+        self, fleet: Fleet, models: Mapping[str, str] = MODELS, catalog: Path | None = None
+    ) -> None:
         self.fleet = fleet
+        self.models = dict(models)
         self.client = OpenAI(base_url=fleet.base_url, api_key=fleet.credentials.api_key)
-        self.catalog = fleet.run_dir / "catalog.yaml"
-        environment = {
-            **os.environ,
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
-        self.bare_environment = {**environment, "VLLM_NO_USAGE_STATS": "1"}
+        self.catalog = catalog or fleet.run_dir / "catalog.yaml"
+        self.bare_environment = bare_environment()
 
     def upload(self, kind: str, rows: int, *, tokens: int = 128) -> str:
         """The id of an uploaded input."""
-        body = lines(kind, rows, model=MODELS[kind], tokens=tokens)
+        body = lines(kind, rows, model=self.models[kind], tokens=tokens)
         return self.client.files.create(file=("rows.jsonl", body), purpose="batch").id
 
     def create(self, kind: str, file_id: str) -> Batch:
@@ -86,7 +90,7 @@ class BenchFleet:
 
     def lane_job(self, kind: str) -> psutil.Process:
         """The process of the kind's lane job."""
-        name = f"{MODELS[kind].lower()}@"
+        name = f"{self.models[kind].lower()}@"
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or []
             if line[1:4] == ["-m", "worker", "lane"] and line[4].lower().startswith(name):

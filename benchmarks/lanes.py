@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bare import BareEngine
-from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
+from benchmarks.bench_fleet import BenchFleet, running_fleet
 from benchmarks.figures import Figure, bounded, compared, publish
 from benchmarks.rows import CHAT, EMBEDDINGS
 from benchmarks.tenants import Place, Tenant, giants
@@ -37,8 +37,10 @@ class Scale(NamedTuple):
     pause_seconds: float = 2.0
 
 
-def behind(fleet: BenchFleet, kind: str, scale: Scale) -> list[Figure]:
-    """Five rows alone, and beside giants of others and of the same tenant."""
+def behind(
+    fleet: BenchFleet, kind: str, scale: Scale, *, names: Sequence[str] = ()
+) -> list[Figure]:
+    """Five rows alone, and beside giants of others and of the same tenant; or the named cases."""
     place = _place(fleet)
     me, *others = [Tenant(place, f"tenant-{number}") for number in range(_TENANTS + 1)]
     file_id = me.upload(kind, [_SMALL_TOKENS] * _SMALL_ROWS)
@@ -52,7 +54,8 @@ def behind(fleet: BenchFleet, kind: str, scale: Scale) -> list[Figure]:
         "the same tenant's giant, higher priority": ([me], 9, 1.5),
         "giants of ten tenants": (others, 5, 2.0),
     }
-    for name, (owners, priority, goal) in cases.items():
+    for name in names or cases:
+        owners, priority, goal = cases[name]
         with giants(owners, kind, rows=scale.giant_rows, tokens=_GIANT_TOKENS) as running:
             taken: list[float] = []
 
@@ -79,7 +82,7 @@ def one_row(fleet: BenchFleet, scale: Scale) -> list[Figure]:
     me = Tenant(_place(fleet), "one-row")
     file_id = me.upload(CHAT, [_SMALL_TOKENS])
     me.run(CHAT, file_id)
-    with BareEngine(fleet.catalog, MODELS[CHAT], CHAT, fleet.bare_environment) as bare:
+    with BareEngine(fleet.catalog, fleet.models[CHAT], CHAT, fleet.bare_environment) as bare:
         generation = statistics.median(bare.seconds(tokens=_SMALL_TOKENS) for _ in range(5))
     taken = sorted(me.run(CHAT, file_id).seconds for _ in range(10 * scale.repeats))
     return [
@@ -110,7 +113,7 @@ def mixed_lengths(fleet: BenchFleet, scale: Scale) -> list[Figure]:
 
 
 def _place(fleet: BenchFleet) -> Place:
-    return Place(fleet.fleet.base_url, fleet.fleet.addresses.redis_url, MODELS)
+    return Place(fleet.fleet.base_url, fleet.fleet.addresses.redis_url, fleet.models)
 
 
 def _p95(times: Iterator[float] | Sequence[float]) -> float:

@@ -7,10 +7,11 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from openai.types import Batch
 
-from benchmarks.bench_fleet import MODELS, BenchFleet
+from benchmarks.bench_fleet import BenchFleet
 from benchmarks.figures import Figure, bounded, compared
 from benchmarks.live_load import Door, Seen, ask, percentile
 from benchmarks.rows import CHAT
@@ -19,14 +20,28 @@ from benchmarks.vllm_serve import vllm_serve
 #: How many calls, by how many there are at once.
 _CALLS = {1: 60, 32: 320}
 _TOKENS = 32
-#: People beside the batch: so many, each with a pause after an answer.
-_PEOPLE, _PAUSE_SECONDS, _ANSWER_TOKENS = 2, 0.5, 48
-_PHASE_SECONDS = 40.0
-_ROWS, _ROW_TOKENS = 12_000, 128
+_ROW_TOKENS = 128
 #: On one engine that a batch fills.
 _GOAL_BESIDE = 3.0
 #: How many rows a client keeps at a server that has no batches.
 _ROWS_AT_ONCE = 256
+
+
+class Phase(NamedTuple):
+    """One side of a comparison: how long it takes, and who calls."""
+
+    #: Of the batch; more than run in the time.
+    rows: int = 12_000
+    seconds: float = 40.0
+    #: So many, each with a pause after an answer.
+    people: int = 2
+    pause: float = 0.5
+    #: Of an answer.
+    tokens: int = 48
+
+
+#: Its name, and what people see among the same rows there.
+Without = tuple[str, Callable[[Phase], Seen]]
 
 
 def live_calls(fleet: BenchFleet, *, turns: int) -> list[Figure]:
@@ -69,28 +84,30 @@ async def _beside(ours: Door, bare: Door, at_once: int, turns: int) -> list[Figu
     ]
 
 
-def live_and_batch(fleet: BenchFleet, *, turns: int) -> list[Figure]:
-    """People beside a batch that fills the engine: here, and at a bare server that takes turns."""
-    ours = _door(fleet)
-    file_id = fleet.upload(CHAT, _ROWS, tokens=_ROW_TOKENS)
+def live_and_batch(
+    fleet: BenchFleet, *, turns: int, phase: Phase | None = None, without: Without | None = None
+) -> list[Figure]:
+    """People beside a batch that fills the engine: here, and where nothing gives way to them.
+
+    That is `without`, or a bare server.
+    """
+    phase, ours = phase or Phase(), _door(fleet)
+    file_id = fleet.upload(CHAT, phase.rows, tokens=_ROW_TOKENS)
     asyncio.run(ask(ours, at_once=2, tokens=4, calls=8))
-    alone, beside, without = Seen(), Seen(), Seen()
+    alone, beside = Seen(), Seen()
     rates, rates_beside = list[float](), list[float]()
     for _ in range(turns):
-        alone.add(_people(ours))
+        alone.add(_people(ours, phase))
         batch = fleet.create(CHAT, file_id)
         _wait_for_rows(fleet, batch)
-        rates.append(_rows_a_second(fleet, batch, lambda: time.sleep(_PHASE_SECONDS)))
-        rates_beside.append(_rows_a_second(fleet, batch, lambda: beside.add(_people(ours))))
+        rates.append(_rows_a_second(fleet, batch, lambda: time.sleep(phase.seconds)))
+        rates_beside.append(_rows_a_second(fleet, batch, lambda: beside.add(_people(ours, phase))))
         fleet.cancel(batch)
-    with vllm_serve(fleet.catalog, ours.model, fleet.bare_environment) as url:
-        bare = Door(url, ours.model)
-        asyncio.run(ask(bare, at_once=2, tokens=4, calls=8))
-        for _ in range(turns):
-            without.add(asyncio.run(_among_rows(bare)))
+    place, see = without or ("vllm serve", lambda phase: _at_vllm_serve(fleet, phase, turns))
+    seen = see(phase)
     return [
-        *_ratios("first token of a live call", alone.first, beside.first, without.first),
-        *_ratios("next token of a live call", alone.gaps, beside.gaps, without.gaps),
+        *_ratios("first token of a live call", alone.first, beside.first, place, seen.first),
+        *_ratios("next token of a live call", alone.gaps, beside.gaps, place, seen.gaps),
         compared(
             "rows/s of a batch beside live calls / alone",
             sum(rates_beside) / turns,
@@ -131,7 +148,7 @@ def _rows_a_second(fleet: BenchFleet, batch: Batch, do: Callable[[], object]) ->
 
 
 def _ratios(
-    what: str, alone: list[float], beside: list[float], without: list[float]
+    what: str, alone: list[float], beside: list[float], place: str, without: list[float]
 ) -> Iterator[Figure]:
     for percent in (50, 99):
         baseline = percentile(alone, percent)
@@ -144,7 +161,7 @@ def _ratios(
             sense="at most",
         )
         yield bounded(
-            f"{what} among the same rows at vllm serve (baseline: alone here), p{percent}",
+            f"{what} among the same rows at {place} (baseline: alone here), p{percent}",
             percentile(without, percent),
             baseline,
             unit="ms",
@@ -154,23 +171,34 @@ def _ratios(
 
 def _door(fleet: BenchFleet) -> Door:
     url = fleet.fleet.base_url.removesuffix("/v1")
-    return Door(url, MODELS[CHAT], fleet.fleet.credentials.api_key)
+    return Door(url, fleet.models[CHAT], fleet.fleet.credentials.api_key)
 
 
-def _people(door: Door) -> Seen:
-    return asyncio.run(
-        ask(door, at_once=_PEOPLE, tokens=_ANSWER_TOKENS, seconds=_PHASE_SECONDS,
-            pause=_PAUSE_SECONDS)
-    )  # fmt: skip
+def _people(door: Door, phase: Phase) -> Seen:
+    return asyncio.run(_asking(door, phase))
 
 
-async def _among_rows(door: Door) -> Seen:
+async def _asking(door: Door, phase: Phase) -> Seen:
+    return await ask(door, at_once=phase.people, tokens=phase.tokens, seconds=phase.seconds,
+                     pause=phase.pause)  # fmt: skip
+
+
+def _at_vllm_serve(fleet: BenchFleet, phase: Phase, turns: int) -> Seen:
+    seen, model = Seen(), fleet.models[CHAT]
+    with vllm_serve(fleet.catalog, model, fleet.bare_environment) as url:
+        bare = Door(url, model)
+        asyncio.run(ask(bare, at_once=2, tokens=4, calls=8))
+        for _ in range(turns):
+            seen.add(asyncio.run(_among_rows(bare, phase)))
+    return seen
+
+
+async def _among_rows(door: Door, phase: Phase) -> Seen:
     """People at a server at which a client keeps many rows."""
     rows = asyncio.create_task(
-        ask(door, at_once=_ROWS_AT_ONCE, tokens=_ROW_TOKENS, seconds=_PHASE_SECONDS + 10)
+        ask(door, at_once=_ROWS_AT_ONCE, tokens=_ROW_TOKENS, seconds=phase.seconds + 10)
     )
     await asyncio.sleep(10)
-    seen = await ask(door, at_once=_PEOPLE, tokens=_ANSWER_TOKENS, seconds=_PHASE_SECONDS,
-                     pause=_PAUSE_SECONDS)  # fmt: skip
+    seen = await _asking(door, phase)
     await rows
     return seen

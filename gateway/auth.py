@@ -29,7 +29,9 @@ async def _own_batch(
 ) -> BatchRecord:
     """Key, limits and batch in one round trip, because this is the most frequent call."""
     admission = await _admit(request, services, credentials, batch_id=batch_id)
-    return require_own(admission.batch, admission.tenant, batch_id)
+    # One that has left Redis is not found there.
+    batch = admission.batch or next(iter(await services.state.batches.many([batch_id])), None)
+    return require_own(batch, admission.tenant, batch_id)
 
 
 Tenant = Annotated[str, Depends(_tenant)]

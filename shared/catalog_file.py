@@ -90,7 +90,11 @@ def image_rule_in(folder: Path) -> ImageRule | None:
     config = _json_in(folder / "config.json")
     if config is None:
         return None
-    return image_rule_of(config, _json_in(folder / "preprocessor_config.json") or {})
+    # Transformers 5 writes one file for what were two.
+    processor = _json_in(folder / "processor_config.json") or {}
+    images = processor.get("image_processor")
+    merged = {**processor, **(images if isinstance(images, dict) else {})}
+    return image_rule_of(config, merged | (_json_in(folder / "preprocessor_config.json") or {}))
 
 
 def _json_in(path: Path) -> dict[str, Any] | None:

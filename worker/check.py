@@ -44,7 +44,8 @@ def check_catalog(path: Path) -> int:
     ]
     problems += _endpoint_problems(path, marks, catalog)
     problems += _room_problems(path, marks, catalog)
-    print("\n".join([*map(str, needs(catalog)), *(problems or ["ok"])]))
+    told = [*map(str, needs(catalog)), *_guesses(marks, catalog)]
+    print("\n".join([*told, *(problems or ["ok"])]))
     return 2 if problems else 0
 
 
@@ -72,6 +73,18 @@ def _endpoint_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[s
             at = ("models", name, field)
             yield f"{path}:{marks.line(at)}: models.{name}.{field}: " + not_answered(
                 missing, answered
+            )
+
+
+def _guesses(marks: Marks, catalog: Catalog) -> Iterator[str]:
+    """Models that give numbers, and of which only the engine will know what they do."""
+    for name, model in catalog.models.items():
+        told = any(marks.has(("models", name, field)) for field in ("tasks", "endpoints"))
+        if model.runner == "pooling" and not told and _tasks(model) is None:
+            yield (
+                f"models.{name}: its files are not on this machine, so it is taken for "
+                f"{' and '.join(model.tasks)}. Write `tasks` if it does something else, such as "
+                "`[rerank]`: rows for what it does not do fail only once its engine starts"
             )
 
 

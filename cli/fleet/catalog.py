@@ -8,12 +8,14 @@ import yaml
 
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_adapter, make_tiny_chat_model, make_tiny_classifier
+from cli.models.vision import make_tiny_vision_model
 from shared.errors import SetupError
 
 CHAT_MODEL = "tiny-chat"
 #: The chat model once more, with LoRA, which costs time at each step; and an adapter of it.
 ADAPTED_MODEL, ADAPTER = "tiny-chat-lora", "tiny-poet"
 RERANK_MODEL = "tiny-reranker"
+VISION_MODEL = "tiny-vision"
 EMBED_MODEL = "all-MiniLM-L6-v2"
 #: The catalog that is made, in the run directory.
 CATALOG_FILE = "catalog.yaml"
@@ -56,6 +58,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
     }
     reranker = _tiny(make_tiny_classifier(folder / RERANK_MODEL), tasks=["rerank"])
     entries[RERANK_MODEL] = reranker
+    entries[VISION_MODEL] = _tiny(make_tiny_vision_model(folder / VISION_MODEL))
     for model in models:
         folder = Path(model).expanduser()
         name = folder.resolve().name if folder.is_dir() else model

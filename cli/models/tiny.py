@@ -45,27 +45,28 @@ CHAT_TEMPLATE = """\
 
 def make_tiny_chat_model(target: Path) -> Path:
     """Make the model in `target` unless it is there; the bytes are the same every time."""
-    return _made(target, VERSION, _write_weights)
+    return made(target, VERSION, _write_weights)
 
 
 def make_tiny_classifier(target: Path, *, labels: tuple[str, ...] = ("relevance",)) -> Path:
     """The same body with a head that sorts texts by these labels; one label makes a reranker."""
     version = f"{VERSION} {' '.join(labels)}"
-    return _made(target, version, lambda folder: _write_classifier(folder, labels))
+    return made(target, version, lambda folder: _write_classifier(folder, labels))
 
 
 def make_tiny_adapter(target: Path) -> Path:
     """A LoRA adapter of the chat model, as PEFT would write it."""
-    return _made(target, VERSION, _write_adapter, with_tokenizer=False)
+    return made(target, VERSION, _write_adapter, with_tokenizer=False)
 
 
-def _made(
+def made(
     target: Path,
     version: str,
     write_weights: Callable[[Path], None],
     *,
     with_tokenizer: bool = True,
 ) -> Path:
+    """Make a model in `target` unless it is there in this version."""
     if _is_complete(target, version):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

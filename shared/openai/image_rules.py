@@ -28,18 +28,37 @@ class ImageRule(BaseModel):
     #: The longest side that an image may have, and whether each row of parts ends with one token.
     longest: int | None = Field(default=None, ge=1)
     ends_rows: bool = False
+    #: Of models that cut an image into tiles and see it whole in one more: the side of a tile in
+    #: pixels, and the tokens of what is in one. The image is made `longest` pixels long first.
+    tile: int | None = Field(default=None, ge=1)
+    tile_tokens: int = Field(default=64, ge=1)
 
     def tokens(self, width: int, height: int) -> int:
         """Of an image of this size in pixels."""
         if self.fixed is not None:
             return self.fixed
         width, height = max(1, width), max(1, height)
+        if self.tile is not None:
+            return self._in_tiles(width, height, self.tile)
         if self.longest is not None:
             shrink = max(1.0, width / self.longest, height / self.longest)
             rows, columns = (self._ceil(int(side / shrink)) for side in (height, width))
         else:
             rows, columns = self._within_pixels(height, width)
         return rows * (columns + self.ends_rows)
+
+    def _in_tiles(self, width: int, height: int, tile: int) -> int:
+        """With the marks around each tile and after each row, as Idefics3's processor has them."""
+        longest, shape = self.longest or tile, width / height
+        if width >= height:
+            width, height = longest, int(longest / shape)
+        else:
+            width, height = int(longest * shape), longest
+        rows, columns = (max(1, math.ceil(side / tile)) for side in (height, width))
+        whole = self.tile_tokens + 3
+        if rows == columns == 1:
+            return whole
+        return rows * (columns * (self.tile_tokens + 2) + 1) + whole
 
     def _within_pixels(self, height: int, width: int) -> tuple[int, int]:
         """The parts each way, as `smart_resize` of Qwen's processors finds them."""
@@ -60,7 +79,7 @@ class ImageRule(BaseModel):
 
 
 def image_rule_of(config: Mapping[str, Any], processor: Mapping[str, Any]) -> ImageRule | None:
-    """The rule of a model with this `config.json` and `preprocessor_config.json`.
+    """The rule of a model with this `config.json`, and what its processor's files say.
 
     None where they do not tell it, or in a way that is not known here.
     """
@@ -70,6 +89,8 @@ def image_rule_of(config: Mapping[str, Any], processor: Mapping[str, Any]) -> Im
             return _of_qwen(config, processor)
         if kind in ("mistral3", "pixtral") or _vision(config).get("model_type") == "pixtral":
             return _of_pixtral(config)
+        if kind in ("idefics3", "smolvlm"):
+            return _of_idefics(processor)
         if (fixed := _fixed(kind, config)) is not None:
             return ImageRule(fixed=fixed)
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
@@ -91,6 +112,13 @@ def _of_pixtral(config: Mapping[str, Any]) -> ImageRule:
     vision = _vision(config)
     part = vision["patch_size"] * config.get("spatial_merge_size", 1)
     return ImageRule(part=part, longest=vision["image_size"], ends_rows=True)
+
+
+def _of_idefics(processor: Mapping[str, Any]) -> ImageRule:
+    tile = processor["max_image_size"]["longest_edge"]
+    is_cut = processor.get("do_image_splitting", True)
+    longest = processor["size"]["longest_edge"] if is_cut else tile
+    return ImageRule(tile=tile, longest=longest, tile_tokens=processor["image_seq_len"])
 
 
 def _fixed(kind: str, config: Mapping[str, Any]) -> int | None:

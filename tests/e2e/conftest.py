@@ -17,7 +17,7 @@ from openai import OpenAI
 from openai.types import Batch
 
 from cli.fleet import Fleet, Options
-from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
+from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, VISION_MODEL, make_catalog
 from cli.fleet.credentials import Credentials
 from cli.servers import Child
 from shared.state import State
@@ -26,6 +26,8 @@ from tests.eventually import wait_until
 
 FINAL = ("completed", "failed", "expired", "cancelled")
 BROKEN_MODEL = "broken"
+#: Where pictures of the model that sees may be, besides S3.
+MEDIA_HOST = "127.0.0.1"
 #: What a cold engine may need on a busy machine with two cores.
 COLD_SECONDS = 1800
 
@@ -210,6 +212,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
         "enable_auto_tool_choice": True,
         "tool_call_parser": "hermes",
     }
+    catalog["models"][VISION_MODEL]["media_domains"] = [MEDIA_HOST]
     catalog["models"][BROKEN_MODEL] = {
         "source": str(run_dir / "nowhere"),
         "pools": ["local"],
@@ -218,7 +221,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
     path.write_text(yaml.safe_dump(catalog))
     running = Fleet(Options(run_dir, catalog=path), report=print)
     try:
-        running.start()
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("BATCHYARD_MEDIA_NETWORKS", f'["{MEDIA_HOST}/32"]')
+            running.start()
         yield RunningFleet(running)
     finally:
         running.stop()

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from cli.fleet.catalog import EMBED_MODEL
 from cli.models.minilm import minilm_path
@@ -122,6 +123,29 @@ def test_posts_become_typed_columns_and_a_picture(examples: Examples) -> None:
     assert set(judged["sentiment"]) <= {"positive", "neutral", "negative"}
     assert judged.schema["defect"] == pl.Boolean
     assert len(bars) == 3 * judged["product"].n_unique()
+
+
+def test_pictures_are_described(fleet: RunningFleet, tmp_path: Path) -> None:
+    examples, program = Examples(fleet, tmp_path), _EXAMPLES / "images/images.py"
+    (tmp_path / "own").mkdir()
+    Image.new("RGB", (3, 3)).save(tmp_path / "own/pixel.png")
+    (tmp_path / "own/notes.txt").write_text("no picture")
+
+    drawn, own = (dict(_described(examples.run(program, *given))) for given in ((), ("own",)))
+
+    assert len(drawn) == 48
+    assert "red circle on green" in drawn
+    assert own.keys() == {"pixel"}
+    assert all(drawn.values())
+    # What the model says depends on what it sees.
+    assert len({*drawn.values(), *own.values()}) > 40
+
+
+def _described(printed: str) -> Iterator[tuple[str, str]]:
+    """The name of each picture, and what is said of it, which may have several lines."""
+    for picture in re.split(r"^(?=[a-z ]+\.png )", printed, flags=re.MULTILINE)[1:]:
+        name, _, text = picture.partition(".png")
+        yield name, text.strip()
 
 
 def test_documents_are_found_by_their_token_ids(examples: Examples) -> None:

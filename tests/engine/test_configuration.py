@@ -178,6 +178,27 @@ def test_the_check_finds_a_reranker_that_the_catalog_takes_for_something_else(
     assert f"{catalog}:5: models.judge.tasks" in capsys.readouterr().out
 
 
+def test_the_check_tells_what_a_model_is_taken_for_whose_files_are_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cross-encoder named by its name at Hugging Face counts as embeddings until it is said."""
+    from worker.check import check_catalog
+
+    catalog = tmp_path / "catalog.yaml"
+    start = "pools: {cpu: {resources: {CPU: 1}}}\nmodels:\n  org/judge:\n    pools: [cpu]\n"
+    start += "    engine: {runner: pooling}\n"
+
+    catalog.write_text(start)
+    assert check_catalog(catalog) == 0
+    _, told, last = capsys.readouterr().out.splitlines()
+    assert told.startswith("models.org/judge: its files are not on this machine, so it is taken fo")
+    assert ("for embed. Write `tasks`" in told, last) == (True, "ok")
+
+    catalog.write_text(f"{start}    tasks: [rerank]\n")
+    assert check_catalog(catalog) == 0
+    assert "files" not in capsys.readouterr().out
+
+
 _LARGE = """pools: {h100: {accelerator_type: H100, machine: {GPU: 4, CPU: 64}, max_machines: 1}}
 models:
   large:

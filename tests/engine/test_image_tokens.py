@@ -1,9 +1,12 @@
 """Predicted tokens of images, beside the processors of models. Needs transformers and no engine."""
 
 import random
+from pathlib import Path
 
 import pytest
 
+from cli.models.vision import make_tiny_vision_model
+from shared.catalog_file import image_rule_in
 from shared.openai.image_rules import image_rule_of
 
 pytest.importorskip("transformers", reason="needs the worker's dependencies")
@@ -48,3 +51,18 @@ def test_pixtrals_images_count_as_its_processor_cuts_them() -> None:
         image = np.broadcast_to(np.uint8(0), (height, width, 3))
         rows, columns = get_resize_output_image_size(image, size=1540, patch_size=28)
         assert rule.tokens(width, height) == rows // 28 * (columns // 28 + 1), (width, height)
+
+
+def test_idefics_images_count_as_its_processor_cuts_them(tmp_path: Path) -> None:
+    from transformers import AutoProcessor
+
+    folder = make_tiny_vision_model(tmp_path / "model")
+    rule = image_rule_in(folder)
+    assert rule is not None
+    processor = AutoProcessor.from_pretrained(folder)
+    random_sizes = random.Random(3)
+    sizes = [(random_sizes.randint(1, 300), random_sizes.randint(1, 300)) for _ in range(2000)]
+
+    found = processor._get_num_multimodal_tokens(image_sizes=sizes)  # noqa: SLF001  # the only one
+
+    assert [rule.tokens(width, height) for height, width in sizes] == found.num_image_tokens

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.catalog_file import load_catalog
+from shared.catalog_file import image_rule_in, load_catalog
 from shared.input.validation import InputCheck
 from shared.openai.image_rules import ImageRule, image_rule_of
 
@@ -16,6 +16,12 @@ _MISTRAL = {
     "model_type": "mistral3",
     "spatial_merge_size": 2,
     "vision_config": {"model_type": "pixtral", "image_size": 1540, "patch_size": 14},
+}
+_IDEFICS = {"model_type": "idefics3"}
+_TILES = {
+    "size": {"longest_edge": 1456},
+    "max_image_size": {"longest_edge": 364},
+    "image_seq_len": 169,
 }
 
 
@@ -53,6 +59,11 @@ _MISTRAL = {
             (9, 9),
             256,
         ),
+        # Four by four tiles, four by two, and the whole once more.
+        (_IDEFICS, _TILES, (500, 500), 4 * (4 * 171 + 1) + 172),
+        (_IDEFICS, _TILES, (200, 100), 2 * (4 * 171 + 1) + 172),
+        ({"model_type": "smolvlm"}, _TILES, (1, 5000), 4 * (171 + 1) + 172),
+        (_IDEFICS, {**_TILES, "do_image_splitting": False}, (500, 500), 172),
     ],
 )
 def test_an_image_counts_as_the_models_files_say(
@@ -72,6 +83,7 @@ def test_an_image_counts_as_the_models_files_say(
         {"model_type": "llava", "vision_config": {"image_size": "large", "patch_size": 14}},
         {"model_type": "llava", "vision_config": [1]},
         {"model_type": "mistral3", "vision_config": {"image_size": 0, "patch_size": 0}},
+        _IDEFICS,
         {},
     ],
 )
@@ -105,6 +117,22 @@ def test_a_batch_counts_images_by_the_files_of_its_model(tmp_path: Path) -> None
     # The URL's own words count as well.
     assert found["sees"] - found["told"] == image_rule_tokens(2000, 3000) - 7
     assert found["plain"] - found["told"] == 72 * 108 - 7
+
+
+def test_what_a_processor_says_may_be_in_one_file_or_two(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(_IDEFICS))
+    sizes = {name: value for name, value in _TILES.items() if name != "image_seq_len"}
+    own = {"image_seq_len": 169}
+    one = {"processor_config.json": {**own, "image_processor": sizes}}
+    two = {"processor_config.json": own, "preprocessor_config.json": sizes}
+
+    rules = []
+    for files in (one, two):
+        for name, content in files.items():
+            (tmp_path / name).write_text(json.dumps(content))
+        rules.append(image_rule_in(tmp_path))
+
+    assert rules == [ImageRule(tile=364, longest=1456, tile_tokens=169)] * 2
 
 
 def image_rule_tokens(width: int, height: int) -> int:

@@ -1,0 +1,1 @@
+"""What the fleet makes of a card: `python -m benchmarks.gpu`."""

@@ -1,0 +1,39 @@
+"""A client of the fleet's Ray for a moment.
+
+python -m benchmarks.gpu.cluster remove|restore|pids CATALOG MODEL
+"""
+
+import sys
+from pathlib import Path
+
+import ray
+from ray import serve
+from ray.util.state import list_actors
+
+from shared.catalog import Catalog, Lane
+from shared.catalog_file import load_catalog
+from worker.engine_deployment import ensure_engine
+
+
+def _remove(catalog: Catalog, lane: Lane) -> None:
+    """Take the engine's application away, with its replicas."""
+    serve.delete(catalog.app_name(lane))
+
+
+def _restore(catalog: Catalog, lane: Lane) -> None:
+    """Deploy it again: it has no replica until there is a row."""
+    ensure_engine(catalog, lane)
+
+
+def _pids(catalog: Catalog, lane: Lane) -> None:
+    """Print the processes of the engine's replicas."""
+    for actor in list_actors(filters=[("state", "=", "ALIVE")], limit=1000):
+        if str(actor.class_name).startswith(f"ServeReplica:{catalog.app_name(lane)}"):
+            print(actor.pid)
+
+
+if __name__ == "__main__":
+    what, path, model = sys.argv[1:]
+    ray.init(log_to_driver=False)
+    found = load_catalog(Path(path))
+    {"remove": _remove, "restore": _restore, "pids": _pids}[what](found, found.lane_of(model))

@@ -1,0 +1,110 @@
+"""What is measured with, and how large: everything that a command's options decide."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.models import EMBED, LARGE, SMALL
+from benchmarks.rows import CHAT, EMBEDDINGS
+
+#: More engines of the small model: with more seats, and several on one card.
+WIDE, SHARED = "qwen-0.5b-wide", "qwen-0.5b-shared"
+KINDS = {SMALL: CHAT, LARGE: CHAT, EMBED: EMBEDDINGS, WIDE: CHAT, SHARED: CHAT}
+#: Where models have front processes.
+FRONTS = {SMALL: 4, LARGE: 2, EMBED: 4, WIDE: 4, SHARED: 1}
+_GIBIBYTE = 1024**3
+#: Of the card, by model: the part that Ray counts, the part that vLLM wants to be free when it
+#: starts, and GiB of the KV cache.
+_OF_THE_CARD = {
+    SMALL: (0.1, 0.04, 2.0),
+    WIDE: (0.1, 0.05, 2.5),
+    SHARED: (0.05, 0.04, 0.75),
+    EMBED: (0.05, 0.02, 0.25),
+    LARGE: (0.4, 0.2, 7.0),
+}
+_SEATS = {WIDE: 1024}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run of the benchmark."""
+
+    sources: Mapping[str, Path]
+    #: Ray's name of the card; None on a machine without one.
+    card: str | None
+    #: Of all numbers of rows: 1 is for a card.
+    scale: float
+    #: How often both sides of a ratio are measured.
+    turns: int
+    #: Replicas that share the card.
+    replicas: int
+    #: Of the card; 0 if it is not known.
+    price_per_hour: float
+
+    def rows(self, count: int) -> int:
+        """So many rows at the scale of this run, and enough to be rows at all."""
+        return max(16, int(count * self.scale))
+
+    def seconds(self, seconds: float) -> float:
+        """So long a phase, which shrinks less than the rows."""
+        return max(4.0, seconds * math.sqrt(self.scale))
+
+    def catalog(self) -> dict[str, Any]:
+        """The catalog of the fleet, which the bare engines read, too."""
+        source = {SMALL: SMALL, WIDE: SMALL, SHARED: SMALL, LARGE: LARGE, EMBED: EMBED}
+        names = tuple(source)
+        return {
+            "pools": {_pool(name): self._pool(name) for name in names},
+            "models": {name: self._model(name, self.sources[source[name]]) for name in names},
+        }
+
+    def _pool(self, name: str) -> dict[str, Any]:
+        if self.card is None:
+            return {"resources": {"CPU": 1}}
+        # Of the logical cores of its node, of which an engine with fronts would ask for many.
+        return {
+            "accelerator_type": self.card,
+            "resources": {"GPU": _OF_THE_CARD[name][0], "CPU": 0.1},
+        }
+
+    def _model(self, name: str, source: Path) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "source": str(source.resolve()),
+            "pools": [_pool(name)],
+            # Nothing stops by itself while it is measured.
+            "idle_seconds": 7200,
+            "fronts": FRONTS[name] if self.card else 1 + (name == SMALL),
+            "engine": self._engine(name),
+        }
+        if name == LARGE:
+            entry["live"] = {}
+        if name == SHARED:
+            # At once, instead of by and by as rows come.
+            entry["min_replicas"] = entry["max_replicas"] = self.replicas
+        if self.card is None:
+            entry["env"] = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
+        return entry
+
+    def _engine(self, name: str) -> dict[str, Any]:
+        engine: dict[str, Any] = {"load_format": "dummy"}
+        if name == EMBED:
+            engine["runner"] = "pooling"
+        else:
+            engine["max_model_len"] = 2048
+        if name in _SEATS:
+            engine["max_num_seqs"] = _SEATS[name]
+        if self.card is None:
+            seats = 64 if name in _SEATS else 16
+            return {**engine, "max_num_seqs": seats, "enforce_eager": True, "dtype": "float32"}
+        _, free, cache = _OF_THE_CARD[name]
+        return {
+            **engine,
+            "gpu_memory_utilization": free,
+            "kv_cache_memory_bytes": int(cache * _GIBIBYTE),
+        }
+
+
+def _pool(name: str) -> str:
+    return name.replace(".", "-")

@@ -1,0 +1,87 @@
+"""What small batches, the end of a batch, and live calls wait for on real engines."""
+
+import random
+import statistics
+import time
+from collections.abc import Iterator
+
+from openai.types import Batch
+
+from benchmarks.bench_fleet import BenchFleet
+from benchmarks.figures import Figure, bounded, compared
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.models import EMBED, LARGE, SMALL
+from benchmarks.gpu.texts import between, equal, rows, text
+from benchmarks.lanes import Scale, behind
+from benchmarks.live import Phase, live_and_batch
+from benchmarks.live_load import Seen
+from benchmarks.rows import CHAT
+from benchmarks.small_batches import small_batches
+
+_BEHIND = ("another tenant's giant", "another tenant's giant, higher priority")
+
+
+def lanes(bench: Bench) -> Iterator[Figure]:
+    """One row, many small batches, the last rows of a batch, and five rows beside a giant."""
+    large, small = bench.view_of(LARGE, EMBED), bench.view_of(SMALL, EMBED)
+    yield from _one_row(bench, large)
+    batches = max(10, int(200 * bench.plan.scale))
+    yield from small_batches(small, turns=bench.plan.turns, batches=batches)
+    yield _ending(bench)
+    scale = Scale(
+        giant_rows=max(4_000, bench.plan.rows(10_000)),
+        repeats=6 if bench.plan.scale == 1 else 2,
+        pause_seconds=min(1.5, bench.plan.seconds(1.5)),
+    )
+    yield from behind(large, CHAT, scale, names=_BEHIND)
+
+
+def live(bench: Bench) -> Iterator[Figure]:
+    """Live calls alone, beside a batch, and beside rows to which nothing gives way."""
+    rows_in = str(bench.file(equal(LARGE, bench.plan.rows(2_000), 100, 128)))
+    phase = Phase(rows=max(2_000, bench.plan.rows(12_000)), seconds=bench.plan.seconds(15))
+
+    def without(phase: Phase) -> Seen:
+        found = bench.bare(LARGE).ask(
+            "live", path=rows_in, seconds=phase.seconds, people=phase.people, pause=phase.pause,
+            tokens=phase.tokens,
+        )  # fmt: skip
+        return Seen(found["first"], found["gaps"])
+
+    yield from live_and_batch(
+        bench.view_of(LARGE, EMBED), turns=1, phase=phase, without=("the bare engine", without)
+    )
+
+
+def _one_row(bench: Bench, view: BenchFleet) -> Iterator[Figure]:
+    path = str(bench.file(equal(LARGE, 1, 50, 16)))
+    alone = [bench.bare(LARGE).ask("file", path=path)["seconds"] for _ in range(5)]
+    taken = []
+    for _ in range(15):
+        file = bench.file_id(equal(LARGE, 1, 50, 16))
+        taken.append(view.seconds(CHAT, file))
+    yield bounded(
+        "one row, 7B, warm, from creation to completion, p50 (baseline: bare engine)",
+        statistics.median(taken), statistics.median(alone), unit="s", goal=None,
+    )  # fmt: skip
+
+
+def _ending(bench: Bench) -> Figure:
+    """How much of a batch's time its last rows take."""
+    dice = random.Random(9)
+    tokens = between(8, 512, bench.plan.rows(3_000))
+    content = rows(SMALL, CHAT, [text(100, dice) for _ in tokens], tokens)
+    began, most_at = time.perf_counter(), [0.0]
+
+    def see(batch: Batch) -> None:
+        counts = batch.request_counts
+        if counts and counts.completed >= 0.99 * len(tokens) and not most_at[0]:
+            most_at[0] = time.perf_counter() - began
+
+    began = time.perf_counter()
+    seconds = bench.by_fleet(SMALL, content, see)
+    whole = time.perf_counter() - began
+    return compared(
+        "the last 1 % of rows of 8 to 512 tokens, 0.5B / time of their batch",
+        whole - most_at[0], seconds, unit="s", goal=0.03, sense="at most",
+    )  # fmt: skip
