@@ -82,7 +82,7 @@ class PipelineRun:
             try:
                 await edge.load()
             except BrokenObjectError as error:
-                self._note_damage(error)
+                self._damage = self._damaged(error)
 
     async def close(self) -> None:
         """Stop reading the input."""
@@ -106,8 +106,7 @@ class PipelineRun:
         try:
             return await self._hand_on(batches)
         except BrokenObjectError as error:
-            self._note_damage(error)
-            return True
+            await self._close(self._damaged(error))
         except UnreadableInputError as error:
             await self._close(Closing(int(time.time()), error.code, str(error)))
         except StepsError as error:
@@ -116,9 +115,9 @@ class PipelineRun:
             await self._close(Closing(int(time.time()), error.code or "too_large", str(error)))
         return False
 
-    def _note_damage(self, error: BrokenObjectError) -> None:
+    def _damaged(self, error: BrokenObjectError) -> Closing:
         log.error("pipeline.broken", pipeline_id=self._pipeline.id, reason=str(error))
-        self._damage = Closing(int(time.time()), "handover_lost", str(error))
+        return Closing(int(time.time()), "handover_lost", str(error))
 
     def _closing(self, batches: Sequence[BatchRecord]) -> Closing | None:
         """Why the pipeline has to end, by what became of its batches."""

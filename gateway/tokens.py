@@ -176,16 +176,11 @@ def _texts_of(side: object) -> list[str]:
 
 
 def tokenizer_file(model: Model) -> bytes | None:
-    """The model's `tokenizer.json`; None if it is not here, or no tokenizer. Slow."""
+    """The model's `tokenizer.json`; None if it is not here, or cannot be read. Slow."""
     path = _tokenizer_path(model, _tokenizer_files(model))
-    try:
-        body = None if path is None else path.read_bytes()
-        if body is not None:
-            Tokenizer.from_buffer(body)
-    except Exception as error:  # noqa: BLE001  # tokenizers raises nothing narrower
-        log.warning("tokenizer.unreadable", model=model.name, reason=str(error)[:300])
+    if path is None or not load_counter(model).has_tokenizer:
         return None
-    return body
+    return path.read_bytes()
 
 
 def _tokenizer_files(model: Model) -> ModelFiles:
