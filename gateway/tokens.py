@@ -23,6 +23,9 @@ log = structlog.get_logger()
 
 Method = Literal["tokenizer", "tokenizer_without_template", "bytes"]
 
+#: What is asked for the tokenizer of a source and its revision.
+_Load = Callable[[str, str | None], EngineTokenizer | None]
+
 #: Bytes of JSON that stand for about one token.
 _BYTES_PER_TOKEN = 4
 #: Only the first characters of a longer prompt are tokenized.
@@ -186,22 +189,28 @@ def _texts_of(side: object) -> list[str]:
     return found
 
 
-def load_counter(
-    model: Model,
-    load: Callable[[str, str | None], EngineTokenizer | None] = engine_tokenizer,
-) -> Counter:
-    """Read the model's tokenizer and chat template. Slow; never raises for what it finds."""
+def tokenizer_file(model: Model) -> bytes | None:
+    """The engine's tokenizer as a `tokenizer.json`; None if it is not known here. Slow."""
+    known = _known(model, engine_tokenizer)
+    return None if known is None else known.text.encode()
+
+
+def _known(model: Model, load: _Load) -> EngineTokenizer | None:
     source, revision = model.source, model.revision
     if own := model.engine.get("tokenizer"):
         source, revision = str(own), model.engine.get("tokenizer_revision")
+    mode = model.engine.get("tokenizer_mode", "auto")
+    if is_own_mode(mode) or not any(map(ModelFiles(source, revision).find, _TOKENIZERS)):
+        return None
+    return load(source, revision)
+
+
+def load_counter(model: Model, load: _Load = engine_tokenizer) -> Counter:
+    """Read the model's tokenizer and chat template. Slow; never raises for what it finds."""
     max_len = max_model_len(model)
     nothing = Counter(None, None, max_model_len=max_len)
-    files = ModelFiles(source, revision)
-    mode = model.engine.get("tokenizer_mode", "auto")
-    if is_own_mode(mode) or not any(map(files.find, _TOKENIZERS)):
-        return nothing
     try:
-        known = load(source, revision)
+        known = _known(model, load)
         if known is None:
             return nothing
         tokenizer = Tokenizer.from_str(known.text)
