@@ -7,13 +7,14 @@ from typing import Any
 
 from shared.errors import BrokenObjectError
 from shared.ledger.additions import read_addition
+from shared.ledger.batch_records import read_batch_record
 from shared.ledger.commits import Cancellation, LaneFailure, read_commit
 from shared.ledger.datasets import read_dataset
 from shared.ledger.file_records import read_file
 from shared.ledger.keys import read_key
 from shared.ledger.kinds import Kind
 from shared.ledger.packs import read_manifest, read_pack
-from shared.ledger.pipelines import Closing, Ended, StoredPipeline, read_handover
+from shared.ledger.pipelines import Closing, Ended, StoredPipeline, read_handover, read_tokenizer
 from shared.ledger.plans import read_plan
 from shared.ledger.records import answered, read_record
 from shared.ledger.tenants import read_settings
@@ -64,6 +65,12 @@ async def _commit(storage: Storage, found: Listed) -> None:
     await read_commit(storage, batch_id, name.removeprefix("commit-").removesuffix(".json"))
 
 
+async def _batch_record(storage: Storage, found: Listed) -> None:
+    _, batch_id, name = found.key.split("/")
+    edition = int(name.removeprefix("record-").removesuffix(".json"))
+    await read_batch_record(storage, batch_id, edition)
+
+
 async def _pipeline(storage: Storage, found: Listed) -> None:
     name = found.key.rpartition("/")[2].removesuffix(".json")
     kinds: Mapping[str, type[Any]] = {"pipeline": StoredPipeline, "end": Ended}
@@ -74,6 +81,12 @@ async def _handover(storage: Storage, found: Listed) -> None:
     _, pipeline_id, _, edge, name = found.key.split("/")
     number = int(name.removesuffix(".jsonl"))
     await read_handover(storage, pipeline_id, int(edge), number)
+
+
+async def _tokenizer(storage: Storage, found: Listed) -> None:
+    _, pipeline_id, _, name = found.key.split("/")
+    digest = name.removeprefix("tokenizer-").removesuffix(".json")
+    await read_tokenizer(storage, pipeline_id, digest)
 
 
 def _batch_id(found: Listed) -> str:
@@ -110,6 +123,8 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.LANE_FAILURE: _record(LaneFailure),
     Kind.PIPELINE: _pipeline,
     Kind.HANDOVER: _handover,
+    Kind.TOKENIZER: _tokenizer,
     Kind.PART: _part,
     Kind.COMMIT: _commit,
+    Kind.BATCH_RECORD: _batch_record,
 }

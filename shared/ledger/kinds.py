@@ -27,8 +27,10 @@ class Kind(StrEnum):
     RESULT = "result file"
     TABLE = "table"
     COMMIT = "commit"
+    BATCH_RECORD = "batch record"
     PIPELINE = "pipeline"
     HANDOVER = "handover"
+    TOKENIZER = "tokenizer"
     UPLOAD_PART = "upload part"
     BILL = "bill"
     REBUILD = "rebuild"
@@ -57,8 +59,10 @@ _KEYS: Mapping[Kind, str] = {
     Kind.RESULT: rf"{_BATCH}/[a-z_]+/(output|error|error-without-names)\.jsonl",
     Kind.TABLE: rf"{_BATCH}/[a-z_]+/table/(_SUCCESS|part-\d+\.(parquet|jsonl|csv))",
     Kind.COMMIT: rf"{_BATCH}/commit-[a-z_]+\.json",
+    Kind.BATCH_RECORD: rf"{_BATCH}/record-\d+\.json",
     Kind.PIPELINE: r"pipelines/[^/]+/(pipeline|cancel|failure|end)\.json",
     Kind.HANDOVER: r"pipelines/[^/]+/edges/\d+/\d+\.jsonl",
+    Kind.TOKENIZER: r"pipelines/[^/]+/edges/tokenizer-[0-9a-f]{64}\.json",
     Kind.UPLOAD_PART: r"uploads/.+",
     Kind.BILL: r"bills/.+",
     Kind.REBUILD: r"rebuilds/\d+",

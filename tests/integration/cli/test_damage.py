@@ -21,6 +21,7 @@ from cli.__main__ import app
 from cli.client.exit_codes import ExitCode
 from dispatcher.finaliser import Finaliser
 from dispatcher.forgetting import forget_ended
+from dispatcher.leaving import let_leave
 from dispatcher.lost_inputs import fail_lost_inputs
 from dispatcher.reaper import Reaper
 from shared import ids
@@ -28,6 +29,7 @@ from shared.catalog_file import load_catalog
 from shared.dataset.dataset import PinnedDataset
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.additions import addition_key
+from shared.ledger.batch_records import record_key
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import cancel, cancel_key, commit_key, save_lane_failure
 from shared.ledger.copies import reserve_copies
@@ -42,6 +44,7 @@ from shared.ledger.pipelines import (
     create_handover,
     handover_key,
     pipeline_key,
+    tokenizer_key,
 )
 from shared.ledger.plans import plan_key
 from shared.ledger.quarantine import QUARANTINE
@@ -207,6 +210,12 @@ async def _commit(yards: Yards, name: str) -> tuple[str, str]:
     return commit_key(batch_id, Event.OUTPUT_COMMITTED), batch_id
 
 
+async def _batch_record(yards: Yards, name: str) -> tuple[str, str]:
+    batch_id = await yards.complete(name)
+    await let_leave(yards.state, yards.storage, seconds=-1)
+    return record_key(batch_id, 0), batch_id
+
+
 async def _pipeline(yards: Yards, name: str) -> tuple[str, str]:
     return pipeline_key((await yards.pipeline(name)).id), ""
 
@@ -217,6 +226,11 @@ async def _handover(yards: Yards, name: str) -> tuple[str, str]:
         yards.storage, pipeline.id, 0, Handover(number=0), Sections(lines=lines(3))
     )
     return handover_key(pipeline.id, 0, 0), ""
+
+
+async def _tokenizer(yards: Yards, name: str) -> tuple[str, str]:
+    pipeline = await yards.pipeline(name, tokenizers={0: name.encode()})
+    return tokenizer_key(pipeline.id, pipeline.stored.tokenizers[0]), ""
 
 
 def _plain(prefix: str, *, name_by_number: bool = False) -> Callable[[Yards, str], Any]:
@@ -280,9 +294,12 @@ CASES: Mapping[Kind, Case] = {
     Kind.TABLE: Case(_table, dict.fromkeys(DAMAGES, "completed"), named=()),
     # Without a commit, the batch has not ended for all that S3 knows.
     Kind.COMMIT: Case(_commit, {"flipped": "completed", "cut": "completed", "gone": "finalizing"}),
+    # A rebuild of an empty Redis reads the commits.
+    Kind.BATCH_RECORD: Case(_batch_record, dict.fromkeys(DAMAGES, "completed"), named=()),
     Kind.PIPELINE: Case(_pipeline),
     # What a rebuild makes of Redis needs none; the pipeline fails when it reads it.
     Kind.HANDOVER: Case(_handover, named=()),
+    Kind.TOKENIZER: Case(_tokenizer, named=()),
     Kind.UPLOAD_PART: Case(_plain("uploads/x/"), named=()),
     Kind.REBUILD: Case(_plain("rebuilds/", name_by_number=True), named=()),
     Kind.BILL: Case(_plain("bills/"), named=()),
