@@ -18,6 +18,8 @@ from shared.openai.endpoints import CONTENTS
 S3_SCHEME = "s3://"
 #: Fields of a part that hold a URL, or an object with one.
 _URLS = frozenset({"audio_url", "file_url", "image_url", "source", "video_url"})
+#: The field beside a request's others that holds the URL of a sound to be heard.
+_SOUND = "file_url"
 #: Fields of a part that hold an object with base64.
 _DATA = frozenset({"input_audio", "source"})
 #: Parts that hold the engine's own objects instead of media, and the name under which the engine
@@ -76,8 +78,10 @@ class Medium(NamedTuple):
         return self.url[:5].lower() == "data:"
 
 
-def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
+def media_of(body: dict[str, Any]) -> Iterator[Medium]:
     """The media that a request names by URLs, wherever the engine would look for one."""
+    if isinstance(url := body.get(_SOUND), str):
+        yield Medium(_SOUND, url, body, _SOUND)
     for place, name, value, holder in _fields(body):
         if name not in _URLS:
             continue
