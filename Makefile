@@ -98,6 +98,7 @@ docs: $(INSTALLED) ## regenerate what is generated in docs: lifecycle, settings,
 	$(BIN)/python -m tests.architecture.test_docs_metrics
 	$(BIN)/python -m cli.client.reference docs/cli.md
 	$(BIN)/python -m shared.bus.asyncapi
+	$(BIN)/python -m benchmarks.gpu.report
 	$(BIN)/batchyard lane-logins redis > k8s/base/lane.acl
 
 .PHONY: lock

@@ -30,6 +30,7 @@ from benchmarks.large_inputs import million_rows, validation
 from benchmarks.live import live_and_batch, live_calls
 from benchmarks.page_costs import page_costs
 from benchmarks.prefixes import prefixes
+from benchmarks.redis_bytes import redis_bytes
 from benchmarks.rows import CHAT, EMBEDDINGS
 from benchmarks.small_batches import small_batches
 from shared.state import State
@@ -191,6 +192,7 @@ def main() -> None:
         "bus",
         "bus-flood",
         "index",
+        "redis-bytes",
         "prefixes",
         "live",
         "live-and-batch",
@@ -210,6 +212,7 @@ def main() -> None:
         "bus": lambda: bus_rates(turns=options.turns),
         "bus-flood": bus_flood,
         "index": index_growth,
+        "redis-bytes": redis_bytes,
         "prefixes": lambda: prefixes(turns=options.turns),
         **({} if _GPU.exists() else {"lanes": lane_waits}),
     }

@@ -69,7 +69,7 @@ def bus_rates(*, turns: int) -> list[Figure]:
             ours.per_second,
             broker.per_second,
             unit="1/s",
-            goal=0.3,
+            goal=0.35,
             sense="at least",
         ),
         bounded(
@@ -264,12 +264,13 @@ async def _flood(yard: BenchYard, door: _Door) -> list[Figure]:
             unit="MiB",
             goal=_GENTLE_MEBIBYTES,
         ),
-        bounded(
+        compared(
             f"a flood of {_FLOOD:,} messages: p99 of listing by HTTP (baseline: before it)",
             1000 * statistics.quantiles(stormy, n=100)[-1],
             1000 * statistics.quantiles(calm, n=100)[-1],
             unit="ms",
-            goal=None,
+            goal=3,
+            sense="at most",
         ),
     ]
 

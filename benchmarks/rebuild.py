@@ -33,6 +33,7 @@ from dispatcher.finaliser import Finaliser
 from dispatcher.planning import Planner
 from shared import ids
 from shared.catalog_file import load_catalog
+from shared.ledger.batch_records import read_from
 from shared.ledger.manifests import Manifest
 from shared.ledger.parts import part_key
 from shared.lifecycle import Status
@@ -164,6 +165,7 @@ class Fleet:
     def __init__(self, redis: Redis, where: tuple[str, ...], options: argparse.Namespace) -> None:
         self.redis = redis
         self.state, self.storage = State(redis.url), Storage(*where)
+        read_from(self.state, self.storage)
         self.stale, self._between = options.stale, options.between
         going_on = options.running + (options.between if options.stale else 0)
         self._counts = {"ended": options.batches - going_on, "running": going_on}
@@ -259,6 +261,7 @@ async def _lose(fleet: Fleet, folder: Path) -> tuple[Proof, set[str]]:
 async def _measure(redis_url: str, *where: str) -> None:
     """Rebuild, and print seconds, CPU seconds, growth in MiB and counts."""
     state, storage = State(redis_url), Storage(*where)
+    read_from(state, storage)
     await state.ping()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began, steps = time.perf_counter(), dict[str, float]()

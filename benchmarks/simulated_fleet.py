@@ -28,6 +28,8 @@ _SLICE_ROWS, _SLICE_TOKENS = 128, 32_768
 _WORTH = 0.25
 #: How often the ready list is put in order while no batch comes and this part of it is left.
 _LOOK_SECONDS, _FULL_ENOUGH = 30.0, 0.75
+#: How often the engine's queue looks at deadlines.
+_HURRY_SECONDS = 1.0
 #: If more batches wait, the dispatcher looks at those whose windows close next and at the oldest of
 #: each tenant, so many of both together.
 _BATCHES = 500
@@ -145,7 +147,7 @@ class Fleet:
         self._waiting: dict[str, Batch] = {}
         self._served = Shares()
         self._ready: list[ReadySlice] = []
-        self._ordered_at = -math.inf
+        self._ordered_at = self._hurried_at = -math.inf
         self._ready_length = 0
         self._running: list[_Running] = []
         self._numbers = itertools.count()
@@ -200,6 +202,7 @@ class Fleet:
     def _fill(self) -> None:
         while len(self._running) < self._model.seats:
             self._claim()
+            self._hurry()
             if not len(self._rows):
                 return
             work = self._rows.peek(self.now)
@@ -259,8 +262,14 @@ class Fleet:
             for batch_id in more:
                 slices += _candidates(self._waiting[batch_id], depth, known)
         self._ready_length = len(self._ready)
-        deadlines = self._rows.deadlines()
-        first = urgent(deadlines, now=self.now, tokens_per_second=self._rate)
+
+    def _hurry(self) -> None:
+        """Let the engine's queue look at deadlines: what is left of a batch is not known there."""
+        if self._is_blind or self.now - self._hurried_at < _HURRY_SECONDS:
+            return
+        self._hurried_at = self.now
+        deadlines = [one._replace(tokens=0.0) for one in self._rows.deadlines()]
+        first = urgent(deadlines, now=self.now, tokens_per_second=0)
         self._rows.hurry(first, tokens_per_second=self._rate)
 
     def _to_choose_from(self) -> list[Batch]:

@@ -3,7 +3,7 @@
 `LLM.generate` once for each batch, in one process; Ray Data LLM, and `vllm run-batch`, a job for
 each batch; and Batchyard. Every way has vLLM with the same arguments on the same machine, one way
 at a time. A way that starts an engine for each batch is measured over few batches of a case, and
-its times are said for all of them.
+its times are said for all of them. Writes benchmarks/results-versus.json and its table.
 """
 
 import argparse
@@ -14,48 +14,49 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from openai.types import Batch
 
 from benchmarks.bare import alone_arguments
 from benchmarks.bench_fleet import BenchFleet, running_fleet
 from benchmarks.rows import CHAT, lines
+from benchmarks.versus_table import (
+    BATCHYARD,
+    RAY_DATA,
+    RUN_BATCH,
+    SYNC,
+    Case,
+    Comparison,
+    Times,
+    publish,
+    tables,
+)
 from benchmarks.vllm_serve import flag
 from cli.fleet.catalog import CHAT_MODEL
 from shared.catalog_file import load_catalog
 
-SYNC, RAY_DATA, RUN_BATCH, BATCHYARD = "LLM.generate", "Ray Data LLM", "vllm run-batch", "Batchyard"
 _JOB_SECONDS = 3600
 _RAY_CORES = 8
+#: Threads of the client that sends many batches.
+_SENDERS = 8
 
 
-class Case(NamedTuple):
-    """So many batches of so many rows."""
+def batch_lines(number: int, case: Case, tokens: int, *, first: int = 0) -> list[dict[str, Any]]:
+    """The requests of one batch: no two batches have the same ones.
 
-    batches: int
-    rows: int
-
-    def text(self) -> str:
-        """As it is printed."""
-        return f"{self.batches} x {self.rows}"
-
-
-class Times(NamedTuple):
-    """Seconds for all batches of a case, and how many of them were run."""
-
-    start: float
-    work: float
-    measured: int
-
-    def total(self) -> float:
-        """With the start."""
-        return self.start + self.work
+    `first` rows are left out, so that no engine has seen the beginnings of the others.
+    """
+    begin = first + number * case.rows
+    body = lines(CHAT, begin + case.rows, model=CHAT_MODEL, tokens=tokens)
+    return [json.loads(line) for line in body.splitlines()[begin:]]
 
 
-def batch_lines(number: int, case: Case, tokens: int) -> list[dict[str, Any]]:
-    """The requests of one batch: no two batches have the same ones."""
-    body = lines(CHAT, (number + 1) * case.rows, model=CHAT_MODEL, tokens=tokens)
-    return [json.loads(line) for line in body.splitlines()[number * case.rows :]]
+def batches_of(case: Case, tokens: int, *, first: int) -> list[list[dict[str, Any]]]:
+    """The requests of all batches."""
+    return [batch_lines(number, case, tokens, first=first) for number in range(case.batches)]
 
 
 def arguments_of(catalog: Path) -> tuple[str, dict[str, Any]]:
@@ -67,12 +68,23 @@ def arguments_of(catalog: Path) -> tuple[str, dict[str, Any]]:
     return model.source, arguments
 
 
+def environment_of(catalog: Path) -> dict[str, str]:
+    """What the model's engines find in their environment."""
+    from worker.engine_environment import engine_environment
+
+    loaded = load_catalog(catalog)
+    return engine_environment(
+        loaded.model(CHAT_MODEL), loaded.pools[loaded.lane_of(CHAT_MODEL).pool]
+    )
+
+
 def by_generate(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Iterator[float]:
     """Seconds of the start, and of each batch; one waits for the one before."""
-    from vllm import LLM, SamplingParams
-
     source, arguments = arguments_of(catalog)
     began = time.perf_counter()
+    # A script of its own begins with it, too.
+    from vllm import LLM, SamplingParams
+
     llm = LLM(source, **arguments)
     yield time.perf_counter() - began
     for batch in batches:
@@ -87,11 +99,11 @@ def by_generate(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Itera
 
 def by_ray_data(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Iterator[float]:
     """Seconds of Ray's own start, and of each batch, which is a pipeline with an engine."""
+    source, arguments = arguments_of(catalog)
+    began = time.perf_counter()
     import ray
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    source, arguments = arguments_of(catalog)
-    began = time.perf_counter()
     # Each of its stages holds a core while it waits; with two, none would begin.
     ray.init(
         address="local",
@@ -151,14 +163,16 @@ def by_run_batch(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Iter
 
 def by_batchyard(fleet: BenchFleet, batches: Sequence[list[dict[str, Any]]]) -> float:
     """Seconds from the first upload to the end of all batches, on a warm engine."""
-    began = time.perf_counter()
-    made = []
-    for batch in batches:
+
+    def sent(batch: list[dict[str, Any]]) -> Batch:
         content = "".join(f"{json.dumps(one)}\n" for one in batch).encode()
         file = fleet.client.files.create(file=("rows.jsonl", content), purpose="batch")
-        made.append(fleet.create(CHAT, file.id))
-    for one in made:
-        fleet.finish(one)
+        return fleet.create(CHAT, file.id)
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(_SENDERS) as threads:
+        for one in list(threads.map(sent, batches)):
+            fleet.finish(one)
     return time.perf_counter() - began
 
 
@@ -169,46 +183,64 @@ WAYS: dict[str, Callable[[Path, Sequence[list[dict[str, Any]]]], Iterator[float]
 }
 
 
-def measured(way: str, fleet: BenchFleet, case: Case, *, tokens: int, most: int) -> Times:
+def measured(
+    way: str, fleet: BenchFleet, case: Case, *, tokens: int, most: int, first: int
+) -> Times:
     """The way in a process of its own, over at most so many batches."""
     few = case.batches if way == SYNC else min(case.batches, most)
-    command = [sys.executable, "-m", "benchmarks.versus", "--way", way]
+    command = [sys.executable, "-m", "benchmarks.versus", "--way", way, f"--first={first}"]
     command += ["--catalog", str(fleet.catalog), "--tokens", str(tokens)]
+    busy = clock_seconds()
     ended = subprocess.run(
         [*command, "--case", f"{few}x{case.rows}"],
-        env={**fleet.bare_environment, "TORCH_COMPILE_DISABLE": "1"},
-        stdout=subprocess.PIPE,
+        env={**fleet.bare_environment, **environment_of(fleet.catalog)},
+        capture_output=True,
         text=True,
         timeout=_JOB_SECONDS,
-        check=True,
+        check=False,
     )
+    if ended.returncode:
+        raise RuntimeError(f"{way} ended with {ended.returncode}: {ended.stderr[-2000:]}")
     said = next(line for line in ended.stdout.splitlines() if line.startswith("SECONDS "))
     start, *seconds = json.loads(said.removeprefix("SECONDS "))
-    return Times(start, sum(seconds) * case.batches / few, few)
+    return Times(start, sum(seconds) * case.batches / few, few, busy)
 
 
-def compared(fleet: BenchFleet, case: Case, *, tokens: int, most: int) -> None:
-    """Print the case's times, and how many times as fast Batchyard is."""
-    batches = [batch_lines(number, case, tokens) for number in range(case.batches)]
-    own = by_batchyard(fleet, batches)
-    print(f"{case.text()} rows: {BATCHYARD} {own:.2f} s, on a warm engine", flush=True)
+def compared(
+    fleet: BenchFleet, case: Case, *, tokens: int, most: int, first: int, cold: float
+) -> dict[str, Times]:
+    """The times of all ways, one after the other."""
+    busy = clock_seconds()
+    work = by_batchyard(fleet, batches_of(case, tokens, first=first))
+    found = {BATCHYARD: Times(cold, work, case.batches, busy)}
     for way in WAYS:
-        times = measured(way, fleet, case, tokens=tokens, most=most)
-        of = "" if times.measured == case.batches else f", from {times.measured} batches"
-        print(
-            f"{case.text()} rows: {way} {times.work:.2f} s and {times.start:.2f} s for its start"
-            f"{of}; Batchyard is {times.work / own:.2f} times as fast, "
-            f"{times.total() / own:.2f} with the start",
-            flush=True,
-        )
+        found[way] = measured(way, fleet, case, tokens=tokens, most=most, first=first)
+        print(f"{case.text()}: {way} {found[way]}, {BATCHYARD} {work:.2f} s", flush=True)
+    return found
 
 
-def main(cases: Sequence[Case], *, tokens: int, most: int) -> None:
+def clock_seconds() -> float:
+    """How long a second of one core takes by the clock: 1 on a machine that does nothing else."""
+    began, spent = time.perf_counter(), time.process_time()
+    while time.process_time() - spent < 1:
+        pass
+    return time.perf_counter() - began
+
+
+def main(cases: Sequence[Case], *, tokens: int, most: int, turns: int) -> None:
+    """All ways in turns, for each case; what there is so far is written after each turn."""
     with running_fleet() as fleet:
-        # Nobody else's start is measured with the engine's.
+        began = time.perf_counter()
         by_batchyard(fleet, [batch_lines(0, Case(1, 1), tokens)])
-        for case in cases:
-            compared(fleet, case, tokens=tokens, most=most)
+        cold, first = time.perf_counter() - began, 1
+        comparison = Comparison(tokens=tokens, cores=os.cpu_count() or 1)
+        for _ in range(turns):
+            for case in cases:
+                times = compared(fleet, case, tokens=tokens, most=most, first=first, cold=cold)
+                comparison.add(case, times)
+                publish(comparison)
+                first += case.batches * case.rows
+    print(tables(comparison))
 
 
 def _case(text: str) -> Case:
@@ -221,14 +253,16 @@ if __name__ == "__main__":
     parser.add_argument("--case", type=_case, action="append", help="BATCHESxROWS; repeatable")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--most", type=int, default=2, help="engines that a case starts")
+    parser.add_argument("--turns", type=int, default=1, help="how often each way is measured")
     parser.add_argument("--way", choices=WAYS, help="run one way, and print its seconds")
+    parser.add_argument("--first", type=int, default=0, help="rows that are left out")
     parser.add_argument("--catalog", type=Path)
     given = parser.parse_args()
     cases = given.case or [Case(1, 20), Case(1, 200), Case(1, 2000), Case(50, 4)]
     if given.way:
-        batches = [batch_lines(one, cases[0], given.tokens) for one in range(cases[0].batches)]
+        batches = batches_of(cases[0], given.tokens, first=given.first)
         found = list(WAYS[given.way](given.catalog, batches))
         print(f"SECONDS {json.dumps(found)}", flush=True)
         # Neither Ray nor an engine ends by itself in each version.
         os._exit(0)
-    main(cases, tokens=given.tokens, most=given.most)
+    main(cases, tokens=given.tokens, most=given.most, turns=given.turns)

@@ -42,6 +42,7 @@ from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.catalog_file import catalog_digest, load_catalog
 from shared.input.validation import Limits
+from shared.ledger.batch_records import read_from
 from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
@@ -233,7 +234,12 @@ def _build_leader(
             lanes=lanes,
         ),
         windows=Windows(state, storage),
-        reaper=Reaper(state, storage, batch_seconds=settings.batch_seconds),
+        reaper=Reaper(
+            state,
+            storage,
+            batch_seconds=settings.batch_seconds,
+            ended_seconds=settings.ended_seconds,
+        ),
         deliverer=Deliverer(
             state,
             services.sender,
@@ -284,6 +290,7 @@ async def _connected(settings: DispatcherSettings) -> AsyncIterator[Services]:
         stack.push_async_callback(state.close)
         # The bus closes before these, because its messages need them.
         bucket = storage()
+        read_from(state, bucket)
         lookups = storage(patience_seconds=_LOOKUP_SECONDS, attempts=1)
         is_signing = settings.event_url_seconds > 0
         signer = storage(endpoint=settings.event_url_endpoint) if is_signing else None

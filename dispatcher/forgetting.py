@@ -41,6 +41,8 @@ async def forget_ended(state: State, storage: Storage, *, seconds: float) -> Non
             if not await _may_be_forgotten(state, storage, together, before):
                 await state.batches.look_again(ids, after=before + _DAY_SECONDS)
                 continue
+            # Whoever dies from here on is followed by what their records say, which S3 loses.
+            await state.away.bring_back(ids)
             await storage.remove(manifests)
             for one in together:
                 tombstones = [deleted_key(one.tenant, file_id) for file_id in one.file_ids]

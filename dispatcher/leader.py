@@ -71,6 +71,8 @@ class Leader:
                 repeat(self._reaper.release_claims, every_seconds=1),
                 repeat(self._reaper.expire, every_seconds=5),
                 repeat(self._reaper.sweep, every_seconds=5),
+                repeat(self._reaper.let_leave, every_seconds=10),
+                repeat(self._reaper.find_ended, every_seconds=3600),
                 repeat(self._reaper.forget, every_seconds=60),
                 repeat(self._reaper.sweep_abandoned, every_seconds=3600),
                 *(repeat(duty, every_seconds=3600) for duty in (*ray, *bills)),

@@ -5,10 +5,11 @@ from contextlib import suppress
 import structlog
 
 from dispatcher.forgetting import forget_ended, forget_pipelines
+from dispatcher.leaving import let_leave
 from shared import crash
 from shared.errors import NotFoundError
 from shared.ledger.packs import is_pack, save_manifests
-from shared.settings import NINETY_DAYS
+from shared.settings import NINETY_DAYS, TEN_MINUTES
 from shared.state import State
 from shared.storage import PROBES, READABLE, Storage
 
@@ -21,10 +22,19 @@ _ABANDONED_SECONDS = 86_400.0
 class Reaper:
     """The dispatcher's periodic duties. Only the leader runs one."""
 
-    def __init__(self, state: State, storage: Storage, *, batch_seconds: int = NINETY_DAYS) -> None:
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        *,
+        batch_seconds: int = NINETY_DAYS,
+        ended_seconds: float = TEN_MINUTES,
+    ) -> None:
+        """Batches are known for `batch_seconds`, and in Redis for `ended_seconds` of them."""
         self._state = state
         self._storage = storage
         self._batch_seconds = batch_seconds
+        self._ended_seconds = ended_seconds
 
     async def release_claims(self) -> None:
         """Give back slices whose lane job no longer renews its claims."""
@@ -55,6 +65,15 @@ class Reaper:
         """Forget batches and pipelines that ended long ago."""
         await forget_ended(self._state, self._storage, seconds=self._batch_seconds)
         await forget_pipelines(self._state, self._storage, seconds=self._batch_seconds)
+
+    async def let_leave(self) -> None:
+        """Let batches that ended minutes ago leave Redis for S3."""
+        await let_leave(self._state, self._storage, seconds=self._ended_seconds)
+
+    async def find_ended(self) -> None:
+        """Find ended batches that are not to leave, as those of an older version."""
+        if found := await self._state.away.find():
+            log.info("batches.found_ended", batches=found)
 
     async def sweep(self) -> None:
         """Delete objects and prefixes that nothing refers to any more."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from shared.settings import NINETY_DAYS, SharedSettings
+from shared.settings import NINETY_DAYS, TEN_MINUTES, SharedSettings
 
 
 class DispatcherSettings(SharedSettings):
@@ -44,6 +44,12 @@ class DispatcherSettings(SharedSettings):
         default=NINETY_DAYS,
         ge=3600,
         description="how long a batch is known after its end; longer while its files are kept",
+    )
+    ended_seconds: int = Field(
+        default=TEN_MINUTES,
+        ge=60,
+        description="how long after its end a batch stays in Redis; from then on its record is "
+        "read from S3 when it is asked for",
     )
     messages_in_hand: int = Field(
         default=128,

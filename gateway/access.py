@@ -6,9 +6,9 @@ Most calls are clients that poll, so the line's level says whether an operator n
 import logging
 import random
 import time
+from collections.abc import Iterable, Mapping
 
 import structlog
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.acts import ACTS, object_of
@@ -48,7 +48,7 @@ class Access:
                 status, has_begun = message["status"], True
                 # First, so that nobody hears of an act that the trail lacks.
                 self._tell(scope, status)
-                MutableHeaders(scope=message).update(response_headers(scope))
+                message["headers"] = _marked(message["headers"], response_headers(scope))
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=state["request_id"]):
@@ -58,11 +58,10 @@ class Access:
                 if not has_begun:
                     # What a bug has left behind is nobody's guess.
                     self._tell(scope, status)
-                log.log(
-                    self._level(scope["method"], _route(scope), status),
-                    "http.answered",
-                    **_line(scope, status),
-                )
+                level = self._level(scope["method"], _route(scope), status)
+                # Most calls have no line, so it is not made for them.
+                if log.is_enabled_for(level):
+                    log.log(level, "http.answered", **_line(scope, status))
 
     def _level(self, method: str, route: str | None, status: int) -> int:
         level = _level(method, route, status)
@@ -100,6 +99,14 @@ def response_headers(scope: Scope) -> dict[str, str]:
         "x-content-type-options": "nosniff",
         **scope["state"].get("limit_headers", {}),
     }
+
+
+def _marked(
+    headers: Iterable[tuple[bytes, bytes]], marks: Mapping[str, str]
+) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer with these marks, which take the place of others."""
+    made = {name.encode("latin-1"): value.encode("latin-1") for name, value in marks.items()}
+    return [*(one for one in headers if one[0] not in made), *made.items()]
 
 
 def _level(method: str, route: str | None, status: int) -> int:

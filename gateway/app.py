@@ -54,6 +54,7 @@ from shared.bus.relay import Relay
 from shared.catalog_file import load_catalog
 from shared.errors import TransientError
 from shared.input.validation import Limits
+from shared.ledger.batch_records import read_from
 from shared.monitoring.metrics import Calls
 from shared.monitoring.trail import Trail
 from shared.outbound import Guard
@@ -217,6 +218,7 @@ async def _connect(state: State, storage: Storage, bus: Bus, *, declares: bool) 
         with attempt:
             await state.ping()
             await storage.prepare()
+            read_from(state, storage)
             await bus.connect(declares=declares)
 
 

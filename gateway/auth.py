@@ -20,20 +20,34 @@ _bearer = HTTPBearer(auto_error=False)
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
-async def _tenant(request: Request, services: Use, credentials: _Credentials) -> str:
+async def find_tenant(request: Request, services: Use, credentials: _Credentials) -> str:
+    """The tenant of the call's key. Raises as `let_in` does."""
     return (await _admit(request, services, credentials)).tenant
 
 
-async def _own_batch(
+async def find_batch(
     request: Request, services: Use, credentials: _Credentials, batch_id: str
 ) -> BatchRecord:
     """Key, limits and batch in one round trip, because this is the most frequent call."""
     admission = await _admit(request, services, credentials, batch_id=batch_id)
-    return require_own(admission.batch, admission.tenant, batch_id)
+    # One that has left Redis is not found there.
+    batch = admission.batch or next(iter(await services.state.batches.many([batch_id])), None)
+    return require_own(batch, admission.tenant, batch_id)
 
 
-Tenant = Annotated[str, Depends(_tenant)]
-OwnBatch = Annotated[BatchRecord, Depends(_own_batch)]
+async def tenant_of(request: Request) -> str:
+    """As `find_tenant`, without FastAPI."""
+    return await find_tenant(request, request.state.services, await _bearer(request))
+
+
+async def own_batch_of(request: Request) -> BatchRecord:
+    """As `find_batch`, without FastAPI."""
+    batch_id = request.path_params["batch_id"]
+    return await find_batch(request, request.state.services, await _bearer(request), batch_id)
+
+
+Tenant = Annotated[str, Depends(find_tenant)]
+OwnBatch = Annotated[BatchRecord, Depends(find_batch)]
 
 
 def require_own(batch: BatchRecord | None, tenant: str, batch_id: str) -> BatchRecord:

@@ -52,9 +52,10 @@ class Services:
 
 
 # Async, because FastAPI runs other functions in a thread.
-async def _services(request: Request) -> Services:
+async def find_services(request: Request) -> Services:
+    """What `build_app` made."""
     services: Services = request.state.services
     return services
 
 
-Use = Annotated[Services, Depends(_services)]
+Use = Annotated[Services, Depends(find_services)]

@@ -23,6 +23,9 @@ class Traced:
             return
         parent, _ = _callers(Request(scope))
         if not spans.is_on():
+            if not parent:
+                await self._app(scope, receive, send)
+                return
             with spans.named(parent):
                 await self._app(scope, receive, send)
             return

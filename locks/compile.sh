@@ -60,3 +60,7 @@ compile dev-cuda pyproject.toml "$scratch/demo.txt" --extra worker "${roles[@]}"
 # The SDK's previous major version, which the contract tests install apart from everything else.
 echo 'openai>=2,<3' >"$scratch/openai-2.in"
 compile openai-2 "$scratch/openai-2.in"
+
+# What only reads the tables that we write, in a test, apart from everything else.
+echo 'duckdb>=2,<3' >"$scratch/duckdb.in"
+compile duckdb "$scratch/duckdb.in"

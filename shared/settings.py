@@ -11,6 +11,7 @@ from shared.input_places import InputPlaces
 from shared.storage import DEFAULT_REGION, Storage
 from shared.tenants import TenantSettings
 
+TEN_MINUTES = 600
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
 #: How many engines may die of one tenant's requests in a day.
@@ -58,8 +59,8 @@ class TenantDefaults(BaseSettings):
     max_kept_batches: int = Field(
         default=200_000,
         ge=1,
-        description="batches of a tenant that are kept, running and ended: each takes some KB of "
-        "Redis until `BATCHYARD_BATCH_SECONDS` have passed",
+        description="batches of a tenant that are kept, running and ended: each takes some "
+        "hundred bytes of Redis until `BATCHYARD_BATCH_SECONDS` have passed, and its files some KB",
     )
     max_stored_bytes: int = Field(
         default=2_748_779_069_440,

@@ -52,7 +52,7 @@ def attend(core: Any, entrance: Entrance, progress: Progress, meter: CoreMeter) 
             )
             for one in outputs.outputs
         ]
-        entrance.note(None if stats is None else stats.kv_cache_usage, steps)
+        entrance.note(None if stats is None else stats.kv_cache_usage, steps, meter.numbers)
         return outputs
 
     core.add_request_async = add_seated

@@ -14,6 +14,7 @@ from shared.errors import BatchyardError
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
 from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
+from worker.engine_numbers import CoreNumbers
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
 from worker.live_control import Goals, LiveControl, Yielding
@@ -224,12 +225,19 @@ class Entrance:
         """All of the engine's seconds since its start, by their use."""
         return self._ledger.uses(time.monotonic())
 
-    def note(self, kv_usage: float | None, outputs: Sequence_[StepOutput]) -> None:
-        """The engine has ended a step."""
+    def note(
+        self,
+        kv_usage: float | None,
+        outputs: Sequence_[StepOutput],
+        numbers: CoreNumbers | None = None,
+    ) -> None:
+        """The engine has ended a step; `numbers` are what its core has counted so far."""
         now = time.monotonic()
         self._seats.note(kv_usage, outputs)
+        if self._control is not None and numbers is not None:
+            self._control.note_core(numbers)
         if self._heard:
-            self._learn_times(kv_usage, outputs)
+            self._learn_times(outputs)
         self._ledger.step(map(self._computed, outputs), now)
         for output in outputs:
             if output.is_last:
@@ -269,11 +277,9 @@ class Entrance:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._admit)
 
-    def _learn_times(self, kv_usage: float | None, steps: Iterable[StepOutput]) -> None:
+    def _learn_times(self, steps: Iterable[StepOutput]) -> None:
         assert self._control is not None  # noqa: S101  # only it has somebody heard
         now = self._clock()
-        if kv_usage is not None:
-            self._control.note_kv(kv_usage)
         for step in steps:
             if step.id not in self._heard or not step.tokens:
                 continue

@@ -7,6 +7,8 @@ part of them leaves room when a goal is missed. Rows that run stay; fewer follow
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from worker.engine_numbers import CoreNumbers
+
 #: How often the number of rows changes, in seconds: by then the last change has had an effect.
 LOOK_SECONDS = 0.5
 #: After so many seconds without a live call, batches have the engine to themselves.
@@ -19,6 +21,11 @@ _DECREASE, _INCREASE = 0.7, 1 / 32
 MOST_PROMPT_TOKENS, LEAST_PROMPT_TOKENS = 1024, 64
 #: vLLM preempts rows when its cache is full: before that, batches give way.
 _FULL_KV = 0.97
+#: The prefix cache forgets what rows share when it is this full and finds less than this part of
+#: what it usually finds. Fewer tokens than these, or a rarer find, say nothing.
+_LITTLE_ROOM, _LOST_HITS, _LEAST_QUERIES, _LEAST_HITS = 0.8, 0.5, 512, 0.1
+#: How much a look counts in what is usual.
+_USUAL = 0.1
 #: Over how many seconds the most live calls at once are forgotten.
 _PEAK_SECONDS = 60.0
 
@@ -62,6 +69,11 @@ class LiveControl:
     #: From one token to the next, since the last look: how many times, and all their seconds.
     _gaps: int = 0
     _gap_seconds: float = 0.0
+    #: What the core had counted by the last step, and by the last look.
+    _core: CoreNumbers = field(default_factory=CoreNumbers)
+    _core_before: CoreNumbers = field(default_factory=CoreNumbers)
+    #: Which part of the prompts the prefix cache usually has.
+    _usual_hits: float = 0.0
     _peak: "_Peak" = field(init=False)
     _token_peak: "_Peak" = field(init=False)
 
@@ -100,10 +112,15 @@ class LiveControl:
         self._gaps += 1
         self._gap_seconds += seconds
 
-    def note_kv(self, usage: float) -> None:
-        """So large a part of the KV cache is in use."""
-        if self._live and usage >= _FULL_KV:
-            self._is_missed = True
+    def note_core(self, numbers: CoreNumbers) -> None:
+        """What the core has counted since its start.
+
+        A full KV cache and a row that was preempted are missed goals while live calls run: what is
+        computed again, they wait for.
+        """
+        has_preempted = numbers.preemptions > self._core.preemptions
+        self._is_missed |= bool(self._live) and (has_preempted or numbers.kv_usage >= _FULL_KV)
+        self._core = numbers
 
     def reserve(self, now: float) -> int:
         """How many live calls there were at once of late: so many seats stay free for them."""
@@ -145,6 +162,7 @@ class LiveControl:
             self._has_sample = True
             tpot = self.goals.tpot
             self._is_missed |= tpot is not None and self._gap_seconds / self._gaps > tpot
+        self._is_missed |= self._forgets_prefixes()
         if self._is_missed:
             # Seats that nobody used are no reason for what was missed.
             self._limit = max(self.least, min(self._limit, in_use) * _DECREASE)
@@ -155,6 +173,18 @@ class LiveControl:
             self._prompt_tokens = min(MOST_PROMPT_TOKENS, more)
         self._is_missed = self._has_sample = False
         self._gaps, self._gap_seconds = 0, 0.0
+
+    def _forgets_prefixes(self) -> bool:
+        """Whether so many rows run that the KV cache loses what they share (CONCUR)."""
+        queries = self._core.prefix_queries - self._core_before.prefix_queries
+        hits = self._core.prefix_hits - self._core_before.prefix_hits
+        if queries < _LEAST_QUERIES:
+            return False
+        self._core_before = self._core
+        usual, found = self._usual_hits, hits / queries
+        self._usual_hits += _USUAL * (found - usual)
+        is_full = self._core.kv_usage >= _LITTLE_ROOM
+        return is_full and usual >= _LEAST_HITS and found < _LOST_HITS * usual
 
 
 @dataclass

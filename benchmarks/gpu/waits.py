@@ -22,25 +22,24 @@ _BEHIND = ("another tenant's giant", "another tenant's giant, higher priority")
 
 
 def lanes(bench: Bench) -> Iterator[Figure]:
-    """Small batches beside a giant one, many small ones, one row, and the last rows of a batch."""
-    scale = Scale(
-        giant_rows=max(1_000, bench.plan.rows(8_000)),
-        repeats=6 if bench.plan.scale == 1 else 2,
-        pause_seconds=bench.plan.seconds(1.5),
-    )
-    view = bench.view_of(LARGE, EMBED)
-    yield from behind(view, CHAT, scale, names=_BEHIND)
-    yield from _one_row(bench, view)
+    """One row, many small batches, the last rows of a batch, and five rows beside a giant."""
+    large, small = bench.view_of(LARGE, EMBED), bench.view_of(SMALL, EMBED)
+    yield from _one_row(bench, large)
     batches = max(10, int(200 * bench.plan.scale))
-    view = bench.view_of(SMALL, EMBED)
-    yield from small_batches(view, turns=bench.plan.turns, batches=batches)
+    yield from small_batches(small, turns=bench.plan.turns, batches=batches)
     yield _ending(bench)
+    scale = Scale(
+        giant_rows=max(4_000, bench.plan.rows(10_000)),
+        repeats=6 if bench.plan.scale == 1 else 2,
+        pause_seconds=min(1.5, bench.plan.seconds(1.5)),
+    )
+    yield from behind(large, CHAT, scale, names=_BEHIND)
 
 
 def live(bench: Bench) -> Iterator[Figure]:
     """Live calls alone, beside a batch, and beside rows to which nothing gives way."""
     rows_in = str(bench.file(equal(LARGE, bench.plan.rows(2_000), 100, 128)))
-    phase = Phase(rows=bench.plan.rows(12_000), seconds=bench.plan.seconds(15))
+    phase = Phase(rows=max(2_000, bench.plan.rows(12_000)), seconds=bench.plan.seconds(15))
 
     def without(phase: Phase) -> Seen:
         found = bench.bare(LARGE).ask(

@@ -65,6 +65,17 @@ Template = Annotated[
         "request of each row.",
     ),
 ]
+TemplateModel = Annotated[
+    str | None, typer.Option("--model", help="The model, instead of the template's.")
+]
+TemplateFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="NAME=VALUE, a field of each request instead of the template's; the value is JSON, "
+        "or else a text; repeatable.",
+    ),
+]
 Endpoint = Annotated[
     str | None,
     typer.Option(help="The endpoint of the requests, instead of that of the first line."),

@@ -19,6 +19,8 @@ from cli.client.options import (
     Priority,
     ResultOrder,
     Template,
+    TemplateFields,
+    TemplateModel,
     Wait,
     Window,
     connected,
@@ -38,6 +40,8 @@ def run(
     output: Output = None,
     *,
     template: Template = None,
+    model: TemplateModel = None,
+    fields: TemplateFields = None,
     endpoint: Endpoint = None,
     window: Window = "24h",
     priority: Priority = 5,
@@ -56,9 +60,9 @@ def run(
     from cli.client.inputs import input_files
     from cli.client.runs import Runs
     from cli.client.submission import BatchOptions, metadata_of
-    from cli.client.templates import read_template
+    from cli.client.templates import template_of
 
-    rows = None if template is None else read_template(template)
+    rows = template_of(template, model, fields)
     options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows, cache)
     with connected(context, waits=True) as gateway:
         runs = Runs(gateway, options, order=order, output=output, is_new=again, as_table=table)
@@ -71,6 +75,8 @@ def submit(
     endpoint: Endpoint = None,
     *,
     template: Template = None,
+    model: TemplateModel = None,
+    fields: TemplateFields = None,
     window: Window = "24h",
     priority: Priority = 5,
     metadata: Metadata = None,
@@ -82,10 +88,10 @@ def submit(
     """Create a batch of each input file, and print the batches."""
     from cli.client.inputs import input_files
     from cli.client.submission import BatchOptions, create, metadata_of
-    from cli.client.templates import read_template
+    from cli.client.templates import template_of
     from cli.client.waiting import wait_for
 
-    rows = None if template is None else read_template(template)
+    rows = template_of(template, model, fields)
     options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows, cache)
     paths = input_files(files)
     # All of them are looked at before anything is sent.

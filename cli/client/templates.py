@@ -1,5 +1,7 @@
 """Template files: an endpoint, and what makes requests of a table's rows, in YAML or JSON."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,25 @@ class RowTemplate(NamedTuple):
     endpoint: str
     input: dict[str, Any]
     output: Any = None
+
+    def with_fields(self, fields: dict[str, Any]) -> "RowTemplate":
+        """The same with these fields of the request's body, in place of its own."""
+        return self._replace(input={**self.input, "template": {**self.input["template"], **fields}})
+
+
+def template_of(
+    path: Path | None, model: str | None = None, fields: Sequence[str] | None = None
+) -> RowTemplate | None:
+    """What a command's options say of a template. Raises InvalidInputError."""
+    if path is None:
+        if model or fields:
+            raise InvalidInputError(
+                "--model and --set change a --template. Without one, the files have whole requests."
+            )
+        return None
+    return read_template(path).with_fields(
+        dict(map(_field, fields or ())) | ({"model": model} if model else {})
+    )
 
 
 def read_template(path: Path) -> RowTemplate:
@@ -39,6 +60,17 @@ def read_template(path: Path) -> RowTemplate:
         raise InvalidInputError(f"--template {path}: 'endpoint' must be a text.")
     output = found.pop("output", None)
     return RowTemplate(endpoint, {str(name): value for name, value in found.items()}, output)
+
+
+def _field(pair: str) -> tuple[str, Any]:
+    """`NAME=VALUE`, whose value is JSON, or else a text as it stands."""
+    name, equals, value = pair.partition("=")
+    if not name or not equals:
+        raise InvalidInputError(f"--set {pair}: write NAME=VALUE.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def read_yaml(path: Path, option: str = "") -> Any:

@@ -24,6 +24,7 @@ from cli.s3_options import S3Options, with_s3_options
 from cli.trail import told
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError, TransientError
+from shared.ledger.batch_records import read_from
 from shared.retention import MAX_DEAD_ROWS
 from shared.state import State
 
@@ -136,6 +137,7 @@ def replay(
     failed: dict[str, str] = {}
 
     async def work(state: State) -> None:
+        read_from(state, storage)
         try:
             for row in await _wanted(state, row_ids):
                 try:

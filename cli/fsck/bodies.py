@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.errors import BrokenObjectError
 from shared.ledger.additions import read_addition
+from shared.ledger.batch_records import read_batch_record
 from shared.ledger.commits import Cancellation, LaneFailure, read_commit
 from shared.ledger.datasets import read_dataset
 from shared.ledger.file_records import read_file
@@ -64,6 +65,12 @@ async def _commit(storage: Storage, found: Listed) -> None:
     await read_commit(storage, batch_id, name.removeprefix("commit-").removesuffix(".json"))
 
 
+async def _batch_record(storage: Storage, found: Listed) -> None:
+    _, batch_id, name = found.key.split("/")
+    edition = int(name.removeprefix("record-").removesuffix(".json"))
+    await read_batch_record(storage, batch_id, edition)
+
+
 async def _pipeline(storage: Storage, found: Listed) -> None:
     name = found.key.rpartition("/")[2].removesuffix(".json")
     kinds: Mapping[str, type[Any]] = {"pipeline": StoredPipeline, "end": Ended}
@@ -112,4 +119,5 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.HANDOVER: _handover,
     Kind.PART: _part,
     Kind.COMMIT: _commit,
+    Kind.BATCH_RECORD: _batch_record,
 }

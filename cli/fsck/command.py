@@ -20,6 +20,7 @@ from cli.options import HERE, AsJson, RedisUrl, RunDir
 from cli.s3_options import S3Options, with_s3_options
 from cli.trail import told
 from shared.errors import SetupError, TransientError
+from shared.ledger.batch_records import read_from
 from shared.state import State
 from shared.storage import Storage
 
@@ -69,6 +70,7 @@ async def _run(
     repair: bool,
 ) -> Walk:
     state = State(redis_url)
+    read_from(state, storage)
     walk = Walk(state, storage, notebook, reads_bodies=not fast, settle_seconds=_SETTLE_SECONDS)
     try:
         if await state.restore.is_under_way():

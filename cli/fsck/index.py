@@ -7,6 +7,7 @@ from cli.fsck.bodies import digest_differs
 from cli.fsck.finding import Finding, Problem, Subject
 from shared.errors import NotFoundError
 from shared.ledger.additions import addition_key
+from shared.ledger.batch_records import record_key
 from shared.ledger.commits import cancel_key, commit_key
 from shared.ledger.copies import copy_key
 from shared.ledger.keys import key_record_key
@@ -45,6 +46,8 @@ class IndexCheck:
         """Everything that Redis knows, some at a time."""
         async for records in self._state.survey.batches():
             yield Subjects(Subject.BATCH, [one.id for one in records])
+        async for away in self._state.away.walk():
+            yield Subjects(Subject.BATCH, list(away))
         async for files in self._state.survey.files():
             yield Subjects(Subject.FILE, [one.id for one in files])
         async for key_id in self._state.survey.key_ids():
@@ -58,7 +61,8 @@ class IndexCheck:
         match kind:
             case Subject.BATCH:
                 batches = [self._batch(one, look) for one in await self._state.batches.many(ids)]
-                return [one for findings in batches async for one in findings]
+                found = [one for findings in batches async for one in findings]
+                return found + await self._without_record(ids, look)
             case Subject.FILE:
                 files = [self._file(one, look) for one in await self._state.files.many(ids)]
                 return [one for findings in files async for one in findings]
@@ -76,6 +80,15 @@ class IndexCheck:
             Finding(key, of, Problem.MISSING, "Redis has it, and S3 has not", kind, one)
             for key, of, one in wanted
             if await look(key) is None
+        ]
+
+    async def _without_record(self, ids: list[str], look: Look) -> list[Finding]:
+        """Those that have left Redis, and of which S3 has only the commit."""
+        says = "Redis has left the batch's record to it"
+        return [
+            Finding(key, Kind.BATCH_RECORD, Problem.MISSING, says, Subject.BATCH, one)
+            for one, edition in (await self._state.away.among(ids)).items()
+            if await look(key := record_key(one, edition)) is None
         ]
 
     async def _batch(self, record: BatchRecord, look: Look) -> AsyncIterator[Finding]:

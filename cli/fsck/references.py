@@ -173,6 +173,7 @@ _RULES: Mapping[Kind, Callable[[str, Facts], _Verdict]] = {
     Kind.RESULT: _result,
     Kind.TABLE: _table,
     Kind.COMMIT: _commit,
+    Kind.BATCH_RECORD: _of_batch,
     Kind.PIPELINE: _pipeline,
     Kind.HANDOVER: _handover,
     Kind.UPLOAD_PART: _upload_part,

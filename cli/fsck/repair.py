@@ -46,6 +46,7 @@ class Repair:
             Kind.COPY: self._copy,
             Kind.PART: self._part,
             Kind.RESULT: self._result,
+            Kind.BATCH_RECORD: self._batch_record,
         }
 
     async def repair(self, finding: Finding) -> str:
@@ -125,6 +126,12 @@ class Repair:
         await keep_copy(self._storage, key)
         await self._storage.put(key, encoded(commit_of(record, event, files)))
         return _FROM_REDIS
+
+    async def _batch_record(self, finding: Finding) -> str:
+        """Without it, the batch is as its commit has it. It leaves Redis again under a new key."""
+        is_back = await self._state.away.bring_back([second_of(finding.key)])
+        moved = await self._set_aside(finding)
+        return "brought back into Redis as its commit has it" if is_back else moved
 
     async def _cancellation(self, finding: Finding) -> str:
         at = (await self._record(finding)).number("cancelling_at")

@@ -126,6 +126,8 @@ class BatchRestore:
 
     async def _restore(self, group: list[BatchObjects]) -> None:
         counts, restore = self._report.counts, self._state.restore
+        # Also those that have left an older Redis: their events get numbers that were never used.
+        await restore.away.bring_back([found.batch_id for found in group])
         statuses = await self._state.batches.statuses([found.batch_id for found in group])
         counts["batches"] += len(group)
         kept = [found for found in group if statuses.get(found.batch_id) in FINAL]

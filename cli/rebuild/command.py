@@ -24,6 +24,7 @@ from cli.rebuild.report import Progress
 from cli.s3_options import S3Options, with_s3_options
 from cli.trail import told
 from shared.errors import SetupError, TransientError
+from shared.ledger.batch_records import read_from
 from shared.state import State
 from shared.state.leases import Lease
 from shared.storage import Storage
@@ -109,6 +110,7 @@ def _show(rebuild: Rebuild, seconds: float, *, dry_run: bool) -> None:
 
 async def _run(redis_url: str, storage: Storage, progress: Progress, *, dry_run: bool) -> Rebuild:
     state = State(redis_url)
+    read_from(state, storage)
     rebuild = Rebuild(state, storage, progress=progress)
     broken: Exception | None = None
     try:

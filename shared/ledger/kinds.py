@@ -27,6 +27,7 @@ class Kind(StrEnum):
     RESULT = "result file"
     TABLE = "table"
     COMMIT = "commit"
+    BATCH_RECORD = "batch record"
     PIPELINE = "pipeline"
     HANDOVER = "handover"
     UPLOAD_PART = "upload part"
@@ -57,6 +58,7 @@ _KEYS: Mapping[Kind, str] = {
     Kind.RESULT: rf"{_BATCH}/[a-z_]+/(output|error|error-without-names)\.jsonl",
     Kind.TABLE: rf"{_BATCH}/[a-z_]+/table/(_SUCCESS|part-\d+\.(parquet|jsonl|csv))",
     Kind.COMMIT: rf"{_BATCH}/commit-[a-z_]+\.json",
+    Kind.BATCH_RECORD: rf"{_BATCH}/record-\d+\.json",
     Kind.PIPELINE: r"pipelines/[^/]+/(pipeline|cancel|failure|end)\.json",
     Kind.HANDOVER: r"pipelines/[^/]+/edges/\d+/\d+\.jsonl",
     Kind.UPLOAD_PART: r"uploads/.+",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from shared.errors import NotFoundError, TransientError
 from shared.slices import Slice
+from shared.state.away import Away
 from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.scripts import Scripts
@@ -30,10 +31,11 @@ class Extension(NamedTuple):
 class Additions:
     """The noun `addition` of State. Names and lines are kept as digests."""
 
-    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str, away: Away) -> None:
         self._redis = redis
         self._scripts = scripts
         self._namespace = namespace
+        self._away = away
 
     async def look(
         self, batch_id: str, names: Sequence[str] = ()
@@ -43,6 +45,16 @@ class Additions:
         Names and lines are digests. Raises NotFoundError, and TransientError during a rebuild, when
         both may be outdated.
         """
+        fields, found = await self._read(batch_id, names)
+        if not fields and await self._away.bring_back([batch_id]):
+            fields, found = await self._read(batch_id, names)
+        if not fields:
+            raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
+        return BatchRecord(fields), found[0] if found else []
+
+    async def _read(
+        self, batch_id: str, names: Sequence[str]
+    ) -> tuple[dict[str, str], list[list[str | None]]]:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.exists(f"{self._namespace}rebuilding")
             pipe.hgetall(f"{self._namespace}batch:{batch_id}")
@@ -51,9 +63,7 @@ class Additions:
             is_rebuilding, fields, *found = await pipe.execute()
         if is_rebuilding:
             raise TransientError("Redis is being rebuilt from S3. Try again later.")
-        if not fields:
-            raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
-        return BatchRecord(fields), found[0] if found else []
+        return fields, found
 
     async def take(self, batch_id: str, extension: Extension, names: Mapping[str, str]) -> str:
         """Take the next addition, which is in S3 by now; `names` has the line of each of its rows.
@@ -72,8 +82,9 @@ class Additions:
             "is_last": extension.is_last,
         }
         flat = [part for pair in names.items() for part in pair]
-        outcome: str = await self._scripts.run(
-            "extend", batch_id, extension.number, json.dumps(added), *flat
+        params: list[str | int] = [batch_id, extension.number, json.dumps(added), *flat]
+        outcome: str = await self._away.found(
+            batch_id, lambda: self._scripts.run("extend", *params)
         )
         if outcome == "missing":
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")

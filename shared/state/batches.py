@@ -1,7 +1,7 @@
 """Batch records: created once and read often. `State` changes their status."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
@@ -10,6 +10,7 @@ import msgspec
 from shared.errors import NotFoundError, TransientError
 from shared.lifecycle import Status
 from shared.slices import Slice
+from shared.state.away import Away, unreadable
 from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Quota
@@ -64,10 +65,11 @@ class Told(NamedTuple):
 class Batches:
     """The noun `batch` of State."""
 
-    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str, away: Away) -> None:
         self._redis = redis
         self._scripts = scripts
         self._namespace = namespace
+        self._away = away
 
     async def accept(
         self,
@@ -86,14 +88,16 @@ class Batches:
         expires_at. A repeat is harmless: with the same fingerprint it is a `duplicate`, with
         another one a `conflict`.
         """
-        outcome: Acceptance = await self._scripts.run(
-            "accept",
+        params = (
             batch_id,
             fingerprint,
             json.dumps(pairs(fields)),
             json.dumps(input_file) if input_file else "",
             submission or "",
             json.dumps(dict(reply)) if reply else "",
+        )
+        outcome: Acceptance = await self._away.found(
+            batch_id, lambda: self._scripts.run("accept", *params)
         )
         return outcome
 
@@ -104,7 +108,16 @@ class Batches:
         contains a new batch; otherwise it becomes garbage.
         """
         params = [msgspec.json.encode(_accept_params(batch)) for batch in batches]
-        outcomes: list[PackedAcceptance] = await self._scripts.run("accept_pack", prefix, *params)
+        outcomes: list[Any] = await self._scripts.run("accept_pack", prefix, *params)
+        away = [place for place, outcome in enumerate(outcomes) if outcome == "away"]
+        if away:
+            await self._away.bring_back([batches[place].id for place in away])
+            # They need no pack.
+            again = await self._scripts.run("accept_pack", "", *(params[place] for place in away))
+            for place, outcome in zip(away, again, strict=True):
+                if outcome == "away":
+                    raise unreadable(batches[place].id)
+                outcomes[place] = outcome
         return outcomes
 
     async def predict(self, told: Sequence[Told]) -> None:
@@ -113,46 +126,49 @@ class Batches:
 
     async def get(self, batch_id: str) -> BatchRecord:
         """The record. Raises NotFoundError."""
-        fields = await self._redis.hgetall(f"{self._namespace}batch:{batch_id}")
-        if not fields:
+        found = await self.many([batch_id])
+        if not found:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
-        return BatchRecord(fields)
+        return found[0]
 
     async def pinned(self, batch_id: str) -> tuple[BatchRecord, Pin]:
         """The record, and the number and time that its next event would get now.
 
         Raises NotFoundError, and TransientError during a rebuild, when the record may be outdated.
         """
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.exists(f"{self._namespace}rebuilding")
-            pipe.hgetall(f"{self._namespace}batch:{batch_id}")
-            pipe.time()
-            is_rebuilding, fields, (seconds, micros) = await pipe.execute()
-        if is_rebuilding:
-            raise TransientError("Redis is being rebuilt from S3. Try again later.")
+        fields, (seconds, micros) = await self._with_time(batch_id)
+        if not fields and await self._away.bring_back([batch_id]):
+            fields, (seconds, micros) = await self._with_time(batch_id)
         if not fields:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
         record = BatchRecord(fields)
         return record, Pin(record.number("sequence") + 1, seconds * 1000 + micros // 1000)
 
     async def exists(self, batch_id: str) -> bool:
-        """Whether there is a record."""
-        return bool(await self._redis.exists(f"{self._namespace}batch:{batch_id}"))
+        """Whether there is a record, here or in S3."""
+        is_here = await self._redis.exists(f"{self._namespace}batch:{batch_id}")
+        return bool(is_here or await self._away.editions([batch_id]))
 
-    async def many(self, batch_ids: list[str]) -> list[BatchRecord]:
-        """The records that exist, in the order asked for, in one round trip."""
+    async def many(self, batch_ids: Sequence[str]) -> list[BatchRecord]:
+        """The records that exist, in the order asked for, in one round trip.
+
+        Those of batches that have left Redis are read from S3.
+        """
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in batch_ids:
                 pipe.hgetall(f"{self._namespace}batch:{batch_id}")
-            return [BatchRecord(fields) for fields in await pipe.execute() if fields]
+            found = await pipe.execute()
+        return await self._with_those_away(zip(batch_ids, map(BatchRecord, found), strict=True))
 
     async def statuses(self, batch_ids: list[str]) -> dict[str, Status]:
-        """The statuses of the batches that exist, in one round trip."""
+        """The statuses of the batches that exist, in one round trip, as `many` reads them."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in batch_ids:
                 pipe.hget(f"{self._namespace}batch:{batch_id}", "status")
-            found = zip(batch_ids, await pipe.execute(), strict=True)
-        return {batch_id: Status(status) for batch_id, status in found if status}
+            found = dict(zip(batch_ids, await pipe.execute(), strict=True))
+        away = await self._away.records([one for one, status in found.items() if not status])
+        here = {one: Status(status) for one, status in found.items() if status}
+        return here | {one: stored.record.status for one, stored in away.items()}
 
     async def page(
         self, tenant: str, *, after: str | None, limit: int, changed_after: int | None = None
@@ -164,7 +180,10 @@ class Batches:
         """
         since = "" if changed_after is None else changed_after
         has_more, *found = await self._scripts.run("page", tenant, after or "", limit, since)
-        return [BatchRecord.from_flat(flat) for flat in found], has_more == "1"
+        records = map(BatchRecord.from_flat, found)
+        # Of those that are away, only the ids are here.
+        numbered = [(one.id, one if "status" in one.fields else BatchRecord({})) for one in records]
+        return await self._with_those_away(numbered), has_more == "1"
 
     async def in_status(self, status: Status, *, limit: int = 1000) -> list[str]:
         """Ids of batches in a status that is not final, starting with the longest in it."""
@@ -202,6 +221,27 @@ class Batches:
     async def forget(self, batch_ids: Sequence[str]) -> None:
         """Remove every trace of ended batches. Their ids and message ids can be used again."""
         await self._scripts.run("forget_batches", *batch_ids)
+
+    async def _with_time(self, batch_id: str) -> tuple[dict[str, str], tuple[int, int]]:
+        """The fields of the record and Redis's time. Raises TransientError during a rebuild."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.exists(f"{self._namespace}rebuilding")
+            pipe.hgetall(f"{self._namespace}batch:{batch_id}")
+            pipe.time()
+            is_rebuilding, fields, at = await pipe.execute()
+        if is_rebuilding:
+            raise TransientError("Redis is being rebuilt from S3. Try again later.")
+        return fields, at
+
+    async def _with_those_away(
+        self, numbered: Iterable[tuple[str, BatchRecord]]
+    ) -> list[BatchRecord]:
+        """The records in order, where those without fields are read from S3 or left out."""
+        known = list(numbered)
+        missing = [batch_id for batch_id, record in known if not record.fields]
+        away = await self._away.records(missing) if missing else {}
+        found = (away[one].record if one in away else record for one, record in known)
+        return [record for record in found if record.fields]
 
 
 def _accept_params(batch: NewBatch) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.call_times import timed
 from shared.errors import TransientError
+from shared.state.trips import Command, Trips
 
 T = TypeVar("T")
 
@@ -37,9 +38,9 @@ _BRIEFLY_REFUSED = re.compile(rf"(?:^|caused error: \W*)(?:{_DISK_FULL}|{REBUILD
 #: uvloop's message for a write to a connection that has just been reset. asyncio's own loop raises
 #: a ConnectionError there.
 _RESET = "the handler is closed"
-#: The deadline of the current call, on the monotonic clock.
 #: Commands that may block.
 _WAITING = frozenset({"XREAD"})
+#: The deadline of the current round trip, on the monotonic clock.
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
 
@@ -49,11 +50,28 @@ class Client(Redis):
     #: How long a call is retried. The last attempt may still take its own timeout after that.
     patience_seconds = 30.0
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._trips = Trips(self._send)
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        # These wait for something to happen, which says nothing about Redis.
-        counted = nullcontext() if args[0] in _WAITING else timed("redis")
-        with counted, translated(), _trying_for(self.patience_seconds):
+        if args[0] not in _WAITING:
+            with timed("redis"), translated():
+                return await self._trips.call(Command(args, options))
+        # What waits for something to happen says nothing about Redis, and would hold up the others.
+        with translated(), _trying_for(self.patience_seconds):
             return await super().execute_command(*args, **options)
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001  # redis-py's signature
+        await self._trips.end()
+        await super().aclose(close_connection_pool)
+
+    async def _send(self, commands: Sequence[Command]) -> list[Any]:
+        pipe = Pipeline(self.connection_pool, self.response_callbacks, False, None)
+        pipe.command_stack.extend(commands)
+        with _trying_for(self.patience_seconds):
+            async with pipe:
+                return await pipe.execute(raise_on_error=False)
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> "_Pipeline":  # noqa: FBT001, FBT002  # redis-py's signature
         pipe = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from shared.state.away import Away
 from shared.state.client import Client
 from shared.state.outbox import Entry
 from shared.state.scripts import Scripts
@@ -25,20 +26,25 @@ class Marks(NamedTuple):
 class Events:
     """The noun `event` of State."""
 
-    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str, away: Away) -> None:
         self._redis = redis
         self._scripts = scripts
         self._namespace = namespace
+        self._away = away
 
     async def history(self, batch_ids: list[str]) -> list[list[Entry]]:
         """Each batch's changes of state in order, in one round trip.
 
-        They are kept until a week after the end of the batch.
+        They are kept until a week after the end of the batch; S3 has those of batches that have
+        left Redis.
         """
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in batch_ids:
                 pipe.lrange(f"{self._namespace}events:{batch_id}", 0, -1)
-            return [[Entry.from_text(text) for text in texts] for texts in await pipe.execute()]
+            found = dict(zip(batch_ids, await pipe.execute(), strict=True))
+        away = await self._away.records([one for one, texts in found.items() if not texts])
+        found |= {one: stored.events for one, stored in away.items() if stored.seconds_left > 0}
+        return [[Entry.from_text(text) for text in found[one]] for one in batch_ids]
 
     async def changes(self, tenant: str, *, after: int, limit: int) -> list[Change]:
         """The tenant's batches that changed after a time (Unix microseconds), earliest first.

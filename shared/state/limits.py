@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from shared.errors import BatchyardError
+from shared.state.away import Away, unreadable
 from shared.state.scripts import Scripts, pairs
 
 QuotaKind = Literal["requests", "tokens"]
@@ -126,8 +127,9 @@ class NewBatchParams(NamedTuple):
 class Limits:
     """The noun `limit` of State; calls are counted by `Keys.admit`, together with the key."""
 
-    def __init__(self, scripts: Scripts) -> None:
+    def __init__(self, scripts: Scripts, away: Away) -> None:
         self._scripts = scripts
+        self._away = away
 
     async def reserve(self, params: NewBatchParams) -> KnownBatch | Exhausted | RateStatus | None:
         """Count a new batch. Returns None if it may be created.
@@ -136,14 +138,26 @@ class Limits:
         the batch), or the rate and how long the tenant has to wait. An existing batch is not
         counted.
         """
-        return _outcome(params, await self._scripts.run("reserve_batch", *params.arguments))
+        [outcome] = await self.reserve_all([params])
+        return outcome
 
     async def reserve_all(
         self, batches: Sequence[NewBatchParams]
     ) -> list[KnownBatch | Exhausted | RateStatus | None]:
         """`reserve` for each of them, in one round trip."""
-        answers = await self._scripts.run_all("reserve_batch", (one.arguments for one in batches))
+        answers = await self._reserved(batches)
+        away = [place for place, answer in enumerate(answers) if answer == ["away"]]
+        if away:
+            await self._away.bring_back([batches[place].batch_id for place in away])
+            again = await self._reserved([batches[place] for place in away])
+            for place, answer in zip(away, again, strict=True):
+                if answer == ["away"]:
+                    raise unreadable(batches[place].batch_id)
+                answers[place] = answer
         return [_outcome(*pair) for pair in zip(batches, answers, strict=True)]
+
+    async def _reserved(self, batches: Sequence[NewBatchParams]) -> list[Any]:
+        return await self._scripts.run_all("reserve_batch", (one.arguments for one in batches))
 
 
 def _outcome(

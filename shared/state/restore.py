@@ -13,6 +13,7 @@ from shared.lifecycle import Status
 from shared.retention import RESERVED_SECONDS, UNUSED_PLAN_SECONDS
 from shared.slices import Part, Slice
 from shared.state.additions import Additions
+from shared.state.away import Away
 from shared.state.batches import Pin
 from shared.state.claims import Claims
 from shared.state.client import Client
@@ -91,6 +92,7 @@ class Restore:
         self._redis = redis
         self._scripts = scripts
         self._namespace = namespace
+        self.away = Away(redis, scripts, namespace)
 
     async def begin(self) -> None:
         """Mark the start of a rebuild, which pauses callers and the leading dispatcher."""
@@ -212,7 +214,7 @@ class Restore:
             "left": left or {"": 0},
             "pending": {lane: len(pending[lane]) for lane in batch.lanes} or {"": 0},
         }
-        additions = Additions(self._redis, self._scripts, self._namespace)
+        additions = Additions(self._redis, self._scripts, self._namespace, self.away)
         await additions.restore_names(batch.id, batch.names)
         outcome: Restored = await self._scripts.run("restore_batch", batch.id, json.dumps(params))
         if batch.has_lost_input:

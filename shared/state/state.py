@@ -14,6 +14,7 @@ from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state.additions import Additions
 from shared.state.answers import Answers
+from shared.state.away import Away, RecordReader
 from shared.state.batches import Batches, Pin
 from shared.state.census import Census
 from shared.state.claims import Claims
@@ -85,14 +86,15 @@ class State:
         self._namespace = namespace
         scripts = Scripts(self._redis, namespace)
         self._scripts = scripts
-        self.batches = Batches(self._redis, scripts, namespace)
-        self.additions = Additions(self._redis, scripts, namespace)
+        self.away = Away(self._redis, scripts, namespace)
+        self.batches = Batches(self._redis, scripts, namespace, self.away)
+        self.additions = Additions(self._redis, scripts, namespace, self.away)
         self.slices = Slices(self._redis, namespace)
         self.claims = Claims(self._redis, scripts, namespace)
-        self.controls = Controls(scripts)
+        self.controls = Controls(scripts, self.away)
         self.positions = Positions(self._redis, namespace)
         self.pipelines = Pipelines(self._redis, scripts, namespace)
-        self.paces = Paces(self._redis, namespace)
+        self.paces = Paces(self._redis, namespace, self.away)
         self.sessions = Sessions(self._redis, namespace)
         self.engines = Engines(self._redis, scripts, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace, self.engines)
@@ -104,9 +106,9 @@ class State:
         self.downloads = Streams(scripts, "downloads")
         self.live_calls = LiveCalls(scripts)
         self.doors = Doors(self._redis, scripts, namespace)
-        self.limits = Limits(scripts)
+        self.limits = Limits(scripts, self.away)
         self.outbox = Outbox(self._redis, namespace)
-        self.events = Events(self._redis, scripts, namespace)
+        self.events = Events(self._redis, scripts, namespace, self.away)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
         self.webhook_deliveries = WebhookDeliveries(self._redis, scripts, namespace, self.webhooks)
         self.webhook_trials = WebhookTrials(self._redis, scripts, namespace)
@@ -119,6 +121,14 @@ class State:
         self.remakes = Remakes(self._redis, namespace)
         self.spending = Spending(self._redis, namespace)
         self.survey = Survey(self._redis, namespace)
+
+    def read_records_by(self, reader: RecordReader) -> None:
+        """Read the records of ended batches that have left Redis in this way.
+
+        Without it, this process knows nothing of such batches.
+        """
+        self.away.read_by(reader)
+        self.restore.away.read_by(reader)
 
     async def apply(
         self,
@@ -142,7 +152,8 @@ class State:
         """
         limits = (quota.tokens, *quota.more_tokens) if quota else (0,)
         tokens = " ".join(map(str, limits))
-        outcome = await self._scripts.run(
+        outcome = await self._found(
+            batch_id,
             "apply",
             batch_id,
             event,
@@ -166,7 +177,7 @@ class State:
 
         Returns False if that has already happened. Raises like `apply`.
         """
-        outcome = await self._scripts.run("fail_lane", lane, batch_id, reason, *pairs(fields))
+        outcome = await self._found(batch_id, "fail_lane", lane, batch_id, reason, *pairs(fields))
         return self._judge(batch_id, Event.LANE_FAILED, outcome)
 
     async def conclude(
@@ -185,7 +196,8 @@ class State:
         `garbage` is the prefix of objects that nobody needs any more. `garbage_later` are objects
         and prefixes that are swept a day later.
         """
-        outcome = await self._scripts.run(
+        outcome = await self._found(
+            batch_id,
             "conclude",
             batch_id,
             event,
@@ -232,6 +244,10 @@ class State:
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
+
+    async def _found(self, batch_id: str, script: str, *arguments: str | float) -> str:
+        """What the script returns, which needs the batch's record here."""
+        return await self.away.found(batch_id, lambda: self._scripts.run(script, *arguments))
 
     @staticmethod
     def _judge(batch_id: str, event: Event, outcome: str) -> bool:

@@ -17,7 +17,8 @@ from shared.ledger.packs import PACKS, read_manifest
 from shared.ledger.plans import set_plan_aside
 from shared.ledger.quarantine import keep_copy
 from shared.ledger.records import encoded
-from shared.state import FileRecord, NewBatch, Start, State
+from shared.lifecycle import Status
+from shared.state import BatchRecord, FileRecord, NewBatch, Start, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
@@ -31,6 +32,8 @@ class Accepted(NamedTuple):
 
     batch_id: str
     is_duplicate: bool
+    #: As it was created; None if it was found.
+    created: BatchRecord | None
 
 
 async def accept(
@@ -59,7 +62,13 @@ async def accept(
         reply=reply,
     )
     crash.point("submission.accepted")
-    return Accepted(manifest.id, outcome == "duplicate")
+    created = BatchRecord(_texts(batch.fields)) if outcome == "accepted" else None
+    return Accepted(manifest.id, outcome == "duplicate", created)
+
+
+def _texts(fields: Mapping[str, str | int]) -> dict[str, str]:
+    """The fields of a new record, as Redis has them."""
+    return {"status": Status.VALIDATING, **{name: str(value) for name, value in fields.items()}}
 
 
 async def _mended(

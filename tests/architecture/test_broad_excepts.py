@@ -15,6 +15,7 @@ _GRANTED = {
     ("dispatcher/settlement.py", "settle"): "what cannot be buried is left to the broker",
     ("gateway/live_messages.py", "_answer"): "a bug in one call must not stop the others",
     ("gateway/tokens.py", "load_counter"): "tokenizers raises nothing narrower; it is estimated",
+    ("shared/state/trips.py", "_make"): "whoever awaits a command gets its error",
     ("worker/engine_start.py", "register_model_classes"): "vLLM finds the words for such a model",
     ("worker/fronts.py", "_enter"): "a row's failure is its result",
     ("worker/grammar_trial.py", "_try"): "a foreign compiler's error is its verdict",

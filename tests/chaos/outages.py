@@ -35,6 +35,7 @@ from redis.asyncio import Redis
 
 from cli.rebuild.rebuild import Rebuild
 from cli.servers import Child
+from shared.ledger.batch_records import read_from
 from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
@@ -352,6 +353,7 @@ async def redis_put_back(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
     log = next((fleet.run_dir / "redis").rglob("appendonlydir"))
     shutil.copytree(log, copy)
     state, storage = State(fleet.redis.url), Storage(*fleet.s3)
+    read_from(state, storage)
     try:
         await _much_happens(fleet)
         async with fleet.unguarded(), _cut_off_from(fleet, "redis") as heal:

@@ -65,6 +65,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
         "pipelines.end_written",
         "finaliser.committed",
         "finaliser.concluded",
+        "leaving.kept",
         "reaper.removed",
         "reaper.swept",
         "reaper.records_removed",

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from dispatcher.reaper import Reaper
+from shared.ledger.batch_records import read_from
 from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
@@ -337,6 +338,7 @@ async def _under_way(fleet: ChaosFleet, redis: "Redis[str]") -> dict[str, int]:
 async def _sweep(fleet: ChaosFleet) -> None:
     """What the dispatcher does each hour for what is a day old, now and for everything."""
     state, storage = State(fleet.redis.url), Storage(*fleet.s3)
+    read_from(state, storage)
     try:
         await Reaper(state, storage).sweep_abandoned(older_than_seconds=0)
     finally:

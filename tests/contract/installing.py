@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -48,6 +49,18 @@ def installed(
     return folder
 
 
+def installed_by_pip(name: str, lock: Path) -> Path:
+    """A folder with the lock's packages, for `PYTHONPATH`. `installed` says what if not."""
+
+    def install(folder: Path) -> None:
+        call(
+            [*_pip(), "install", "--quiet", "--no-deps", "--require-hashes"],
+            ["--target", str(folder), "--requirement", str(lock)],
+        )
+
+    return installed(name, [lock], install)
+
+
 def installed_for_node(name: str, lock: Path) -> Path:
     """A folder with the lock's packages in `node_modules`. `installed` says what if not."""
     if shutil.which("node") is None or shutil.which("npm") is None:
@@ -65,6 +78,14 @@ def untested(reason: str) -> NoReturn:
 def call(command: Sequence[str], rest: Sequence[str]) -> None:
     """Run to the end; raises CalledProcessError."""
     subprocess.run([*command, *rest], capture_output=True, text=True, timeout=100, check=True)
+
+
+def _pip() -> list[str]:
+    """This environment's, or that of the Python below it: bare Debian's environments have none."""
+    for python in (sys.executable, str(getattr(sys, "_base_executable", sys.executable))):
+        if not subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:  # noqa: PLW1510  # its code is the answer
+            return [python, "-m", "pip"]
+    return untested("there is no pip to install Python's packages with.")
 
 
 def _install_for_node(folder: Path, lock: Path) -> None:

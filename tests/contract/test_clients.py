@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.contract.conftest import MODEL, OTHER_MODEL, Caller
-from tests.contract.installing import call, installed, installed_for_node, untested
+from tests.contract.installing import installed, installed_by_pip, installed_for_node
 
 _ROOT = Path(__file__).parents[2]
 _LIFE = Path(__file__).with_name("python_life.py")
@@ -28,7 +28,7 @@ def test_the_python_sdk_of_the_lock_runs_it_all(acme: Caller) -> None:
 
 
 def test_the_python_sdk_before_it_runs_it_all(acme: Caller) -> None:
-    folder = installed("openai-2", [_LOCK_2], _install_openai_2)
+    folder = installed_by_pip("openai-2", _LOCK_2)
 
     # Without the site's packages: nothing of the newer one is seen.
     version = _run([sys.executable, "-S", str(_LIFE)], acme, {"PYTHONPATH": str(folder)})
@@ -97,18 +97,3 @@ def _run(
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout.strip().splitlines()[-1]
-
-
-def _install_openai_2(folder: Path) -> None:
-    call(
-        [*_pip(), "install", "--quiet", "--no-deps", "--require-hashes"],
-        ["--target", str(folder), "--requirement", str(_LOCK_2)],
-    )
-
-
-def _pip() -> list[str]:
-    """This environment's, or that of the Python below it: bare Debian's environments have none."""
-    for python in (sys.executable, str(getattr(sys, "_base_executable", sys.executable))):
-        if not subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:  # noqa: PLW1510  # its code is the answer
-            return [python, "-m", "pip"]
-    return untested("there is no pip to install the older SDK with.")

@@ -9,7 +9,7 @@ import pytest
 
 from cli.client.uploads import PART_BYTES
 from shared.scopes import Scope
-from tests.contract.conftest import EMBEDDER, MODEL, Caller, custom_ids, row, rows
+from tests.contract.conftest import EMBEDDER, MODEL, OTHER_MODEL, Caller, custom_ids, row, rows
 from tests.contract.engine import REFUSE, WAIT
 from tests.contract.receiver import Receiver
 from tests.contract.user_commands import Command, on_terminal, running_batch
@@ -53,9 +53,14 @@ def test_run_writes_the_tables_that_the_template_asks_for(batchyard: Command) ->
 
     one = batchyard("run", "a.csv", "--template", "ask.json", "--table")
     both = batchyard("run", "a.csv", "b.csv", "--template", "ask.json", "--table", "-o", "out")
+    said = json.dumps([{"role": "user", "content": "{{ word }}!"}])
+    ask = ("--template", "ask.json", "--set", f"messages={said}")
+    other = batchyard("run", "a.csv", *ask, "--model", OTHER_MODEL, "--table")
     none = batchyard("run", "a.csv", "--template", "bare.json", "--table")
 
     assert (one.code, one.records()) == (0, [{"word": "yard", "answer": "YARD"}]), one.err
+    assert (other.code, other.records()) == (0, [{"word": "yard", "answer": "YARD!"}]), other.err
+    assert [one["model"] for one in batchyard("ls", "--json").records()].count(OTHER_MODEL) == 1
     assert both.code == 0, both.err
     assert [json.loads((batchyard.folder / f"out/{name}.jsonl").read_text()) for name in "ab"] == [
         {"word": "yard", "answer": "YARD"},

@@ -27,7 +27,7 @@ LIVE_RANK = -(2 << 40)
 class Engine:
     """vLLM's, of which each step is noted."""
 
-    def __init__(self, model: Path, scheduler: str | None) -> None:
+    def __init__(self, model: Path, scheduler: str | None, *, is_async: bool = False) -> None:
         from vllm import EngineArgs, LLMEngine, SamplingParams
 
         arguments = EngineArgs(
@@ -37,11 +37,14 @@ class Engine:
             max_num_batched_tokens=STEP,
             scheduling_policy="priority",
             scheduler_cls=scheduler,
+            async_scheduling=is_async,
             enforce_eager=True,
             dtype="float32",
             enable_prefix_caching=True,
         )
         self._engine = LLMEngine.from_engine_args(arguments)
+        scheduling = self._engine.vllm_config.scheduler_config
+        assert bool(scheduling.async_scheduling) is is_async
         self._params = SamplingParams
         core: Any = self._engine.engine_core
         self.scheduler = core.engine_core.scheduler
@@ -97,8 +100,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def engine(model: Path) -> Iterator[Engine]:
+@pytest.fixture(scope="module", params=[False, True], ids=["waiting", "async"])
+def engine(model: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
     from worker.live_scheduler import scheduler_name
 
     with pytest.MonkeyPatch.context() as patch:
@@ -109,7 +112,7 @@ def engine(model: Path) -> Iterator[Engine]:
             "TORCH_COMPILE_DISABLE": "1",
         }.items():
             patch.setenv(name, value)
-        yield Engine(model, scheduler_name(is_async=False))
+        yield Engine(model, scheduler_name(is_async=request.param), is_async=request.param)
 
 
 def prompt(number: int, tokens: int) -> list[int]:

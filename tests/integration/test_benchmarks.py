@@ -4,7 +4,18 @@ import pytest
 
 from benchmarks.index_growth import index_growth
 from benchmarks.rebuild_proof import differences, take, take_events
-from benchmarks.versus import Case, batch_lines
+from benchmarks.redis_bytes import redis_bytes
+from benchmarks.versus import batch_lines
+from benchmarks.versus_table import (
+    BATCHYARD,
+    RAY_DATA,
+    RUN_BATCH,
+    SYNC,
+    Case,
+    Comparison,
+    Times,
+    tables,
+)
 from benchmarks.vllm_serve import flag
 from shared.lifecycle import Event
 from shared.state import State
@@ -29,6 +40,8 @@ def test_the_batches_of_a_case_have_rows_of_their_own() -> None:
     texts = [row["body"]["messages"][0]["content"] for batch in batches for row in batch]
     assert [len(batch) for batch in batches] == [4, 4, 4]
     assert len(set(texts)) == 12
+    later = batch_lines(0, case, 16, first=12)
+    assert not {row["body"]["messages"][0]["content"] for row in later} & set(texts)
     assert {row["body"]["max_tokens"] for batch in batches for row in batch} == {16}
 
 
@@ -38,6 +51,17 @@ def test_the_index_is_measured() -> None:
 
     assert len(figures) == 7
     assert all(figure.value > 0 and figure.baseline for figure in figures)
+
+
+@pytest.mark.usefixtures("redis_url")
+def test_batches_and_rows_take_no_more_of_redis_than_the_documents_say() -> None:
+    figures = redis_bytes(batches=300, rows=25_600)
+
+    assert [figure.name for figure in figures if not figure.holds] == []
+    live, ended, left, alone, *_ = (figure.value for figure in figures)
+    # Redis grows with what is alive, and with files until they expire.
+    assert alone < left < min(live, ended)
+    assert 20 * alone < live + ended
 
 
 async def test_what_is_not_as_before_a_rebuild_is_seen(own_state: State) -> None:
@@ -55,3 +79,28 @@ async def test_what_is_not_as_before_a_rebuild_is_seen(own_state: State) -> None
         f"{one} runs, but its lane does not know it",
         f"the end of {other} is not published again",
     ]
+
+
+def test_a_case_is_compared_by_its_medians_and_its_aims() -> None:
+    comparison = Comparison(tokens=8, cores=2)
+    for case, seconds in ((Case(1, 20), 1.0), (Case(50, 4), 10.0)):
+        for turn in (1, 2, 9):
+            comparison.add(
+                case,
+                {
+                    BATCHYARD: Times(30, seconds * turn, case.batches, 1.5),
+                    SYNC: Times(20, seconds, case.batches, 1.0),
+                    RAY_DATA: Times(5, 60 * case.batches, 1, 1.0),
+                    RUN_BATCH: Times(0, 100 * case.batches, 1, 2.0),
+                },
+            )
+
+    lines = tables(comparison).splitlines()
+
+    assert lines[2].startswith("| 1 x 20 | 2 s | 1 s (0.5 x) | 21 s (10 x) | 60 s (30 x) |")
+    assert lines[3].startswith("| 50 x 4 | 20 s | 10 s (0.5 x) | 1,010 s (50 x) |")
+    assert [line.rpartition(" | ")[2] for line in lines[7:14]] == [
+        "yes |", "no |", "yes |", "yes |", "no |", "yes |", "yes |"
+    ]  # fmt: skip
+    assert "medians of 3 turns" in lines[-1]
+    assert "1.0 to 2.0 s by the clock" in lines[-1]

@@ -1,11 +1,11 @@
--- needs: acceptance, event, quota, slice, transition
+-- needs: acceptance, away, event, quota, slice, transition
 -- Creates the batches whose inputs and manifests are in one pack, each as `accept` does. A batch that
 -- brings its plan starts at once if its tenant's queue has room.
 -- ARGV: the pack's reserved prefix ('' if all batches exist), then a JSON object for each batch: id,
 -- fingerprint, fields (empty for a batch that exists), and optionally file, reply, start {plan, lane,
 -- slices, fields, requests, tokens}
--- Returns for each 'accepted', 'started', 'duplicate', 'conflict', or 'gone' if it would be new but
--- the reservation has ended.
+-- Returns for each 'accepted', 'started', 'duplicate', 'conflict', 'away', or 'gone' if it would be new
+-- but the reservation has ended.
 local prefix = ARGV[1]
 local is_kept = redis.call('ZREM', ns .. 'garbage', prefix) == 1
 local outcomes, is_used = {}, false
@@ -23,7 +23,7 @@ local function start(id, params)
 end
 
 local function accept(batch)
-  local is_known = redis.call('EXISTS', batch_key(batch.id)) == 1
+  local is_known = redis.call('EXISTS', batch_key(batch.id)) == 1 or is_away(batch.id)
   if not is_known and not (is_kept and #batch.fields > 0) then return 'gone' end
   local outcome = accept_batch(batch.id, batch.fingerprint, batch.fields, batch.file, nil, batch.reply)
   if outcome ~= 'accepted' then return outcome end

@@ -49,12 +49,13 @@ local function claim(endpoint, hook)
     local key = delivery_key(delivery)
     local values = redis.call('HMGET', key, 'type', 'batch', 'sequence', 'created_at', 'since_ms',
       'tries')
+    local traceparent = redis.call('HGET', key, 'traceparent')
     -- A delivery whose record is gone has reached the end of its time.
     if values[1] then
       redis.call('ZADD', claims_key(endpoint), int(now_ms + lease_ms), delivery)
       granted[#granted + 1] = {endpoint, delivery, redis.call('HINCRBY', key, 'claims', 1),
         hook[1], secrets_of(hook[2], hook[3]), hook[4] or '0', tenant,
-        redis.call('HGET', batch_key(values[2]), 'traceparent') or '', unpack(values)}
+        traceparent or '', unpack(values)}
     end
   end
   under_way[tenant] = (under_way[tenant] or 0) + #granted - before

@@ -7,5 +7,7 @@ for _, id in ipairs(ARGV) do
     redis.call('UNLINK', batch_key(id), ns .. 'events:' .. id, ns .. 'pace:' .. id)
   end
   redis.call('ZREM', ns .. 'endings', id)
+  redis.call('ZREM', ns .. 'leaving', id)
+  redis.call('HDEL', ns .. 'editions', id)
 end
 return 1

@@ -1,14 +1,15 @@
--- needs: deaths, quota, rate, stored
+-- needs: away, deaths, quota, rate, stored
 -- Counts a new batch of a tenant if it may be created now. A batch that exists is not counted.
 -- ARGV: tenant, batch id, bytes that it brings, then limits: new batches, microseconds in which they
 -- may come, enqueued requests, stored bytes ('' for none), engine deaths today ('' for none), batches that
 -- are kept ('' for none); then pairs: a model that could run it, max enqueued prompt tokens of that model
--- Returns {'known', fingerprint}, {'ok'}, {'wait', microseconds, microseconds until all are free}, or
+-- Returns {'known', fingerprint}, {'away'} for a batch that has to come back first, {'ok'}, {'wait', microseconds, microseconds until all are free}, or
 -- the limit that is reached, with what is used of it: {'requests'}, {'tokens'} if that is so for every
 -- model, {'kept_batches'}, {'stored_bytes'}, or {'engine_deaths'} with the seconds that are left of the day.
 local tenant, id, MODELS_FROM = ARGV[1], ARGV[2], 10
 local fingerprint = redis.call('HGET', batch_key(id), 'fingerprint')
 if fingerprint then return {'known', fingerprint} end
+if is_away(id) then return {'away'} end
 local requests = queue_size(tenant, '')
 if requests >= tonumber(ARGV[6]) then return {'requests', requests} end
 local are_full, least = #ARGV >= MODELS_FROM, math.huge

@@ -21,6 +21,7 @@ from cli.__main__ import app
 from cli.client.exit_codes import ExitCode
 from dispatcher.finaliser import Finaliser
 from dispatcher.forgetting import forget_ended
+from dispatcher.leaving import let_leave
 from dispatcher.lost_inputs import fail_lost_inputs
 from dispatcher.reaper import Reaper
 from shared import ids
@@ -28,6 +29,7 @@ from shared.catalog_file import load_catalog
 from shared.dataset.dataset import PinnedDataset
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.additions import addition_key
+from shared.ledger.batch_records import record_key
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import cancel, cancel_key, commit_key, save_lane_failure
 from shared.ledger.copies import reserve_copies
@@ -207,6 +209,12 @@ async def _commit(yards: Yards, name: str) -> tuple[str, str]:
     return commit_key(batch_id, Event.OUTPUT_COMMITTED), batch_id
 
 
+async def _batch_record(yards: Yards, name: str) -> tuple[str, str]:
+    batch_id = await yards.complete(name)
+    await let_leave(yards.state, yards.storage, seconds=-1)
+    return record_key(batch_id, 0), batch_id
+
+
 async def _pipeline(yards: Yards, name: str) -> tuple[str, str]:
     return pipeline_key((await yards.pipeline(name)).id), ""
 
@@ -280,6 +288,8 @@ CASES: Mapping[Kind, Case] = {
     Kind.TABLE: Case(_table, dict.fromkeys(DAMAGES, "completed"), named=()),
     # Without a commit, the batch has not ended for all that S3 knows.
     Kind.COMMIT: Case(_commit, {"flipped": "completed", "cut": "completed", "gone": "finalizing"}),
+    # A rebuild of an empty Redis reads the commits.
+    Kind.BATCH_RECORD: Case(_batch_record, dict.fromkeys(DAMAGES, "completed"), named=()),
     Kind.PIPELINE: Case(_pipeline),
     # What a rebuild makes of Redis needs none; the pipeline fails when it reads it.
     Kind.HANDOVER: Case(_handover, named=()),

@@ -21,12 +21,14 @@ from cli import servers
 from cli.__main__ import app
 from cli.rebuild.rebuild import STRIDE, Rebuild
 from dispatcher.finaliser import Finaliser
+from dispatcher.leaving import let_leave
 from dispatcher.reaper import Reaper
 from dispatcher.row_span import SpanLimits
 from shared import ids
 from shared.catalog_file import load_catalog
 from shared.errors import NotFoundError, SetupError, TransientError
 from shared.input.request_lines import split
+from shared.ledger.batch_records import record_key
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import Commit, cancel, create_commit, fail
 from shared.ledger.copies import copies_prefix
@@ -735,6 +737,28 @@ async def test_what_a_client_changed_is_not_taken_back(
     for event in again:
         first = sent.get((event["batch"], event["sequence"]))
         assert int(event["sequence"]) > STRIDE or _said(first or {}) == _said(event)
+
+
+async def test_batches_that_have_left_an_older_redis_are_not_counted_again(yards: Yards) -> None:
+    ended, lost = await yards.complete("ended"), await yards.complete("lost")
+    await yards.state.controls.amend(ended, metadata='{"a": "b"}')
+    await save_changes(yards.state, yards.storage, ended)
+    before = [await yards.record(one) for one in (ended, lost)]
+    counts = await yards.state.census.take()
+    await let_leave(yards.state, yards.storage, seconds=-1)
+    # All that is left of this one is its commit.
+    await yards.storage.remove([record_key(lost, 0)])
+
+    rebuild = await _rebuild(yards)
+
+    assert rebuild.counts["batches_kept"] == 2
+    assert [await yards.record(one) for one in (ended, lost)] == before
+    assert (await yards.state.census.take()).ended == counts.ended
+    # What happens to them from now on has numbers that were never used.
+    for batch_id in (ended, lost):
+        assert (await yards.state.batches.get(batch_id)).number("sequence") >= STRIDE
+    await let_leave(yards.state, yards.storage, seconds=-1)
+    assert [await yards.record(one) for one in (ended, lost)] == before
 
 
 async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does_not(

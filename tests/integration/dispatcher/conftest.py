@@ -36,6 +36,7 @@ from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.input.request_lines import split
+from shared.ledger.batch_records import read_from
 from shared.ledger.parts import part_key
 from shared.outbound import Guard
 from shared.slices import Claim, Slice, new_part, part_label
@@ -120,6 +121,9 @@ class BatchYard:
     storage: Storage
     planner: Planner
     finaliser: Finaliser
+
+    def __post_init__(self) -> None:
+        read_from(self.state, self.storage)
 
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch that waits for its plan, over an input of these bytes."""

@@ -3,10 +3,12 @@ import io
 import json
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
@@ -118,6 +120,52 @@ async def test_a_folder_is_read_in_the_order_of_its_names_with_the_columns_of_it
 
     assert await contents_of(yard, whole) == ["de de0", "de de1", "en en0"]
     assert await contents_of(yard, some) == ["de0", "en0"]
+
+
+async def test_a_partitioned_dataset_that_arrow_wrote_is_read(
+    yard: BatchYard, tmp_path: Path
+) -> None:
+    posts = pa.table({"text": list("abcd"), "lang": ["en", "de"] * 2, "year": [1, 1, 2, 2]})
+    parts = pads.partitioning(
+        pa.schema([("lang", pa.string()), ("year", pa.int64())]), flavor="hive"
+    )
+    for format_ in ("parquet", "feather"):
+        pads.write_dataset(posts, tmp_path / format_, format=format_, partitioning=parts)
+        for name, body in files_in(tmp_path / format_).items():
+            await put(yard, f"{format_}/{name}", body)
+
+        record = await planned(
+            yard, objects=f"{format_}/", template=ask("{{ lang }} {{ year }} {{ text }}")
+        )
+        some = await planned(yard, objects=f"{format_}/*/year=2/*", template=ask("{{ text }}"))
+
+        assert await contents_of(yard, record) == ["de 1 b", "de 2 d", "en 1 a", "en 2 c"]
+        assert await contents_of(yard, some) == ["d", "c"]
+
+
+async def test_a_folder_of_pages_and_one_of_pictures_have_a_row_for_each_object(
+    yard: BatchYard,
+) -> None:
+    for name in ("b.txt", "a.md", "deep/c.txt"):
+        await put(yard, f"pages/{name}", f"page {name}".encode())
+    for name in ("2.png", "1.jpg"):
+        await put(yard, f"pictures/{name}", b"\xff" * int(name[0]))
+
+    pages = await planned(yard, objects="pages/", template=ask("{{ name }} {{ bytes }} {{ text }}"))
+    pictures = await planned(
+        yard, objects="pictures/*", template=ask("{{ image }}"), custom_id="name"
+    )
+
+    assert await contents_of(yard, pages) == [
+        "a.md 9 page a.md",
+        "b.txt 10 page b.txt",
+        "c.txt 15 page deep/c.txt",
+    ]
+    asked = await requests_of(yard, pictures)
+    assert [(one["custom_id"], one["body"]["messages"][0]["content"]) for one in asked] == [
+        ("1.jpg", "data:image/jpeg;base64,/w=="),
+        ("2.png", "data:image/png;base64,//8="),
+    ]
 
 
 async def test_a_filter_a_sample_and_a_limit_choose_rows_and_their_ids_stay(
@@ -287,6 +335,12 @@ def parquet(table: Mapping[str, Any]) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.table({name: list(values) for name, values in table.items()}), sink)
     return sink.getvalue()
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """All files of a folder on this machine, by their paths in it."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 async def put(yard: BatchYard, name: str, body: bytes) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from shared.submission.accept import accept
 from shared.submission.datasets import Datasets
 from shared.submission.tables import table_fields
 from shared.table.output import Output
+from tests.contract.installing import installed_by_pip
 from tests.integration.dispatcher.conftest import (
     CHAT,
     MICROS,
@@ -59,6 +61,7 @@ SCHEMA = {
     "$defs": {"word": {"type": "object", "properties": {"at": {"type": "integer"}}}},
 }
 PLACE = "inbox/acme/"
+_DUCKDB = Path(__file__).parents[3] / "locks/duckdb.txt"
 #: In a process of its own, which takes its Ray with it.
 _READ_BY_RAY = """
 import json, sys, ray
@@ -67,6 +70,19 @@ folder = ray.data.read_parquet(sys.argv[1], file_extensions=["parquet"])
 rows = [row for row in folder.take_all() if row["error_code"] is None]
 rows = [[row["custom_id"], row["label"], row["score"], row["words"][0]["at"]] for row in rows]
 print(json.dumps(sorted(rows, key=lambda row: row[2])))
+"""
+
+#: In a process with the library alone.
+_READ_BY_DUCKDB = """
+import json, sys, duckdb
+files = f"{sys.argv[1]}/*.parquet"
+rows = duckdb.execute(
+    "SELECT custom_id, label, score, words[1]['at'] FROM read_parquet(?) "
+    "WHERE error_code IS NULL ORDER BY score", [files]
+).fetchall()
+sums = duckdb.execute("SELECT label, sum(output_tokens) FROM read_parquet(?) "
+    "WHERE label IS NOT NULL GROUP BY label", [files]).fetchall()
+print(json.dumps([rows, [[label, int(tokens)] for label, tokens in sums]]))
 """
 
 
@@ -153,9 +169,9 @@ async def test_pandas_reads_the_folder_of_a_table_with_several_files(
     assert list(frame["answer"]) == [f"answer {row}" for row in range(1400)]
 
 
-async def test_ray_data_reads_the_folder_of_a_table(
-    yard: BatchYard, catalog: Catalog, tmp_path: Path
-) -> None:
+@pytest.fixture
+async def folder(yard: BatchYard, catalog: Catalog, tmp_path: Path) -> Path:
+    """A table of 1,400 rows in several files, of which the fourth row failed."""
     large = replace(yard, planner=a_planner(yard.state, yard.storage, catalog, rows=700))
     batch_id = await planned_over(large, lines(1400), {"schema": SCHEMA})
     words = [{"at": 1}]
@@ -164,12 +180,26 @@ async def test_ray_data_reads_the_folder_of_a_table(
         return bad() if row == 3 else judged("good", score=row / 2, words=words)
 
     batch = await ended(yard, batch_id, result, a_finaliser(yard, file_bytes=1))
-    folder = await downloaded(yard, batch, tmp_path)
-    assert len(list(folder.glob("part-*.parquet"))) > 1
+    found = await downloaded(yard, batch, tmp_path)
+    assert len(list(found.glob("part-*.parquet"))) > 1
+    return found
 
-    expected = [(f"row-{row}", "good", row / 2, 1) for row in range(1400) if row != 3]
-    shown = await asyncio.to_thread(by_ray, folder)
-    assert shown == [list(row) for row in expected]
+
+_EXPECTED = [[f"row-{row}", "good", row / 2, 1] for row in range(1400) if row != 3]
+
+
+async def test_ray_data_reads_the_folder_of_a_table(folder: Path) -> None:
+    shown = await asyncio.to_thread(read_by, _READ_BY_RAY, folder)
+
+    assert shown == _EXPECTED
+
+
+async def test_duckdb_reads_the_folder_of_a_table(folder: Path) -> None:
+    alone = {"PYTHONPATH": str(installed_by_pip("duckdb", _DUCKDB))}
+
+    shown = await asyncio.to_thread(read_by, _READ_BY_DUCKDB, folder, alone)
+
+    assert shown == [_EXPECTED, [["good", 3 * len(_EXPECTED)]]]
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl"])
@@ -426,10 +456,11 @@ def table_of(batch: Batch) -> BatchTable:
     return batch.table
 
 
-def by_ray(folder: Path) -> Any:
-    """The rows that Ray Data reads."""
+def read_by(program: str, folder: Path, environment: Mapping[str, str] | None = None) -> Any:
+    """What a program reads in the folder."""
     shown = subprocess.run(
-        [sys.executable, "-c", _READ_BY_RAY, str(folder)],
+        [sys.executable, "-c", program, str(folder)],
+        env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
         timeout=240,

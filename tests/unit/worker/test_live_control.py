@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from worker.engine_numbers import CoreNumbers
 from worker.live_control import (
     LEAST_PROMPT_TOKENS,
     LOOK_SECONDS,
@@ -106,13 +107,48 @@ def test_what_was_taught_long_ago_is_forgotten() -> None:
 
 def test_a_full_cache_is_a_missed_goal_while_live_calls_run() -> None:
     control = a_control(Goals())
-    control.note_kv(1.0)
+    control.note_core(CoreNumbers(kv_usage=1.0))
     control.begin("live", 0.0)
     assert control.limit(SEATS, LOOK_SECONDS) == SEATS
 
-    control.note_kv(0.99)
+    control.note_core(CoreNumbers(kv_usage=0.99))
 
     assert control.limit(SEATS, 2 * LOOK_SECONDS) < SEATS
+
+
+def test_a_row_that_was_preempted_is_a_missed_goal_while_live_calls_run() -> None:
+    control = a_control(Goals())
+    control.note_core(CoreNumbers(preemptions=3))
+    control.begin("live", 0.0)
+    control.note_core(CoreNumbers(preemptions=3))
+    assert control.limit(SEATS, LOOK_SECONDS) == SEATS
+
+    control.note_core(CoreNumbers(preemptions=4))
+
+    assert control.limit(SEATS, 2 * LOOK_SECONDS) < SEATS
+
+
+def after_hits(*hits: float, kv_usage: float) -> int:
+    """The limit when so large parts of prompts were found in the prefix cache, look by look."""
+    control = a_control(Goals())
+    control.begin("live", 0.0)
+    limit, found, tokens = SEATS, 0, 1000
+    for look, part in enumerate(hits, 1):
+        found += int(part * tokens)
+        numbers = CoreNumbers(prefix_queries=look * tokens, prefix_hits=found, kv_usage=kv_usage)
+        control.note_core(numbers)
+        limit = control.limit(limit, look * LOOK_SECONDS)
+    return limit
+
+
+def test_a_full_cache_that_loses_what_rows_share_is_a_missed_goal() -> None:
+    assert after_hits(*[0.6] * 20, kv_usage=0.9) == SEATS
+    assert after_hits(*[0.6] * 20, 0.1, kv_usage=0.9) < SEATS
+
+
+def test_other_prompts_in_a_cache_with_room_are_no_missed_goal() -> None:
+    assert after_hits(*[0.6] * 20, 0.1, kv_usage=0.5) == SEATS
+    assert after_hits(*[0.0] * 20, kv_usage=0.9) == SEATS
 
 
 def test_as_many_seats_stay_free_as_live_calls_came_at_once_of_late() -> None:
@@ -187,7 +223,7 @@ def test_whatever_happens_the_limit_stays_within_its_bounds(
             case "next":
                 control.note_next(value)
             case "kv":
-                control.note_kv(value)
+                control.note_core(CoreNumbers(kv_usage=value))
             case _:
                 pass
         assert LEAST <= control.limit(number, now) <= SEATS

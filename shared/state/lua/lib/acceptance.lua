@@ -1,4 +1,4 @@
--- needs: event, file, pack
+-- needs: away, event, file, pack
 
 -- Writes the reply to whoever sent the batch, if `reply_to` says who. In the same step as the batch:
 -- no crash can create a batch whose sender never hears of it.
@@ -16,7 +16,7 @@ end
 
 -- Creates the batch as `validating`, with its events, once. Empty `fields` only meet a batch that
 -- exists. `input_file`, `submission` and `reply_to` may be nil.
--- Returns 'accepted', 'duplicate' or 'conflict'.
+-- Returns 'accepted', 'duplicate', 'conflict', or 'away' for a batch that has to come back first.
 local function accept_batch(id, fingerprint, fields, input_file, submission, reply_to)
   local key = batch_key(id)
   local seen = redis.call('HGET', key, 'fingerprint')
@@ -25,6 +25,7 @@ local function accept_batch(id, fingerprint, fields, input_file, submission, rep
     write_reply(id, reply_to, true)
     return 'duplicate'
   end
+  if is_away(id) then return 'away' end
   if #fields == 0 then error('There is no batch ' .. id .. ' to meet.') end
   redis.call('HSET', key, 'status', 'validating', 'fingerprint', fingerprint, unpack(fields))
   if input_file then write_file(input_file) end

@@ -5,7 +5,7 @@
 local function notify_webhooks(id, kind, at)
   -- A rebuild may create a batch that ended long ago; its deliveries would have been given up by now.
   if at < now - DELIVERY_WINDOW_SECONDS then return end
-  local batch = redis.call('HMGET', batch_key(id), 'tenant', 'sequence')
+  local batch = redis.call('HMGET', batch_key(id), 'tenant', 'sequence', 'traceparent')
   for _, endpoint in ipairs(redis.call('ZRANGE', ns .. 'webhooks:' .. batch[1], 0, -1)) do
     local hook = redis.call('HMGET', webhook_key(endpoint), 'event_types', 'disabled_at')
     if hook[1] and not hook[2] and string.find(',' .. hook[1] .. ',', ',' .. kind .. ',', 1, true) then
@@ -13,7 +13,8 @@ local function notify_webhooks(id, kind, at)
       local index = ns .. 'webhook-deliveries:' .. endpoint
       redis.call('HSET', delivery_key(delivery), 'endpoint', endpoint, 'type', kind, 'batch', id,
         'sequence', batch[2], 'created_at', int(at), 'state', 'pending',
-        'since_ms', int(now_ms), 'next_at_ms', int(now_ms), 'tries', '0', 'claims', '0')
+        'since_ms', int(now_ms), 'next_at_ms', int(now_ms), 'tries', '0', 'claims', '0',
+        'traceparent', batch[3] or '')
       redis.call('ZADD', index, int(now_ms), delivery)
       redis.call('ZREMRANGEBYSCORE', index, '-inf', int(now_ms - 1000 * LISTED_DELIVERY_SECONDS))
       redis.call('EXPIRE', index, LISTED_DELIVERY_SECONDS)

@@ -75,9 +75,13 @@ local function transition(id, event, fields, pin)
   update_lanes(id, row.target == 'in_progress', values[2], values[3])
   if not is_silent then announce(id, 'batch.' .. row.target, pin) end
   if FINAL[row.target] then
-    redis.call('HINCRBY', ns .. 'ended', row.target, 1)
+    -- A rebuild may make a batch again that had ended and left, and was counted then.
+    if not redis.call('ZSCORE', ns .. 'endings', id) then
+      redis.call('HINCRBY', ns .. 'ended', row.target, 1)
+      bill(id, at)
+    end
     redis.call('ZADD', ns .. 'endings', int(at), id)
-    bill(id, at)
+    redis.call('ZADD', ns .. 'leaving', now, id)
     if not is_silent then notify_webhooks(id, 'batch.' .. row.target, at) end
   end
   -- The results of a failed batch can be read as long as the places of its parts are known.

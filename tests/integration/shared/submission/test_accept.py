@@ -20,7 +20,9 @@ async def test_a_submission_makes_manifest_and_record(state: State, storage: Sto
     accepted = await accept(state, storage, manifest)
 
     record = await state.batches.get(manifest.id)
-    assert accepted == (manifest.id, False)
+    assert (accepted.batch_id, accepted.is_duplicate) == (manifest.id, False)
+    assert accepted.created is not None
+    assert accepted.created.to_openai() == record.to_openai()
     assert await read_manifest(storage, manifest.id) == manifest
     assert record.status is Status.VALIDATING
     assert record.fields["correlation_id"] == "order-17"

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from cli.client.submission import BatchOptions
-from cli.client.templates import read_template
+from cli.client.templates import read_template, template_of
 from shared.errors import InvalidInputError
 
 
@@ -19,6 +19,49 @@ def test_a_template_file_is_all_of_the_input_but_its_file(tmp_path: Path) -> Non
     assert body["endpoint"] == "/v1/embeddings"
     assert body["output"] == {"format": "csv"}
     assert body["input"] == {"custom_id": "id", "template": {"input": "{{ text }}"}}
+
+
+def test_a_command_changes_fields_of_the_template(tmp_path: Path) -> None:
+    path = tmp_path / "ask.yaml"
+    path.write_text("template: {model: a, max_tokens: 5, input: '{{ text }}'}\nlimit: 3\n")
+    fields = ["max_tokens=20", "user={{ id }}", 'stop=["\\n"]', "note=a=b"]
+
+    found = template_of(path, "other", fields)
+
+    assert found is not None
+    assert found.input == {
+        "limit": 3,
+        "template": {
+            "model": "other",
+            "max_tokens": 20,
+            "input": "{{ text }}",
+            "user": "{{ id }}",
+            "stop": ["\n"],
+            "note": "a=b",
+        },
+    }
+    assert template_of(path) == read_template(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "says"),
+    [
+        ("m", None, "--template"),
+        (None, ["a=1"], "--template"),
+    ],
+)
+def test_only_a_template_is_changed(model: str | None, fields: list[str] | None, says: str) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        template_of(None, model, fields)
+
+
+@pytest.mark.parametrize("pair", ["a", "=1"])
+def test_a_field_has_a_name_and_a_value(tmp_path: Path, pair: str) -> None:
+    path = tmp_path / "ask.yaml"
+    path.write_text("template: {a: 1}")
+
+    with pytest.raises(InvalidInputError, match="NAME=VALUE"):
+        template_of(path, fields=[pair])
 
 
 @pytest.mark.parametrize(
