@@ -52,7 +52,6 @@ def _route(ear: _Ear) -> Callable[..., Awaitable[Any]]:
     from vllm.entrypoints.serve.engine.protocol import ErrorResponse
     from vllm.entrypoints.serve.utils.api_utils import with_cancellation
 
-    @with_cancellation
     async def answered(raw_request: Request, sound: bytes, asked: Any) -> Response:
         answer = await ear.answer(sound, asked, raw_request)
         if isinstance(answer, ErrorResponse):
@@ -60,6 +59,10 @@ def _route(ear: _Ear) -> Callable[..., Awaitable[Any]]:
         if hasattr(answer, "model_dump"):
             return JSONResponse(answer.model_dump())
         return StreamingResponse(answer, media_type="text/event-stream")
+
+    until_gone: Callable[..., Awaitable[Response]] = with_cancellation(  # type: ignore[no-untyped-call]  # vLLM's
+        answered
+    )
 
     async def hear(raw_request: Request) -> Response:
         body = await raw_request.json()
@@ -71,7 +74,7 @@ def _route(ear: _Ear) -> Callable[..., Awaitable[Any]]:
         # The request names its file; what is in it goes beside it.
         asked = ear.request.model_validate({**fields, "file": UploadFile(io.BytesIO())})
         # It listens for the end of the call, so the body has been read before.
-        return await answered(raw_request=raw_request, sound=found, asked=asked)
+        return await until_gone(raw_request=raw_request, sound=found, asked=asked)
 
     return hear
 

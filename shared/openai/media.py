@@ -6,7 +6,7 @@ URLs at domains that the operator names.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -78,10 +78,10 @@ class Medium(NamedTuple):
         return self.url[:5].lower() == "data:"
 
 
-def media_of(body: dict[str, Any]) -> Iterator[Medium]:
+def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
     """The media that a request names by URLs, wherever the engine would look for one."""
     if isinstance(url := body.get(_SOUND), str):
-        yield Medium(_SOUND, url, body, _SOUND)
+        yield Medium(_SOUND, url, cast("dict[str, Any]", body), _SOUND)
     for place, name, value, holder in _fields(body):
         if name not in _URLS:
             continue
