@@ -1,7 +1,7 @@
-"""`python -m benchmarks.finaliser_memory`: how much memory it takes to finish a batch of 200 MB.
+"""`python -m benchmarks.finaliser_memory`: what it takes to finish a batch of 200 MB.
 
-A hundred parts of 2 MB lie in a real S3; a separate process finishes the batch, and reports
-its maximum growth in memory.
+A hundred parts of 2 MB lie in a real S3; a separate process finishes the batch, and reports its
+maximum growth in memory, and how many MB a second of its core is enough for.
 """
 
 import asyncio
@@ -76,21 +76,21 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> No
 
 
 async def _finish(redis_url: str, *where: str) -> None:
-    """Finish a small batch to warm up, then the large one; print the growth and the seconds."""
+    """Finish a small batch to warm up, then the large one; print its growth and seconds."""
     state, storage = State(redis_url), Storage(*where)
     finaliser = Finaliser(state, storage, output_seconds=60)
     await finaliser.finish(_SMALL)
     process = psutil.Process()
     before = peak = process.memory_info().rss
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     finishing = asyncio.create_task(finaliser.finish(_LARGE))
     while not finishing.done():
-        await asyncio.wait([finishing], timeout=0.005)
+        await asyncio.wait([finishing], timeout=0.05)
         peak = max(peak, process.memory_info().rss)
     await finishing
-    seconds = time.perf_counter() - began
+    seconds, used = time.perf_counter() - began, time.process_time() - used
     is_completed = (await state.batches.get(_LARGE)).status is Status.COMPLETED
-    print(json.dumps([(peak - before) / _MEBIBYTE, seconds, is_completed]))
+    print(json.dumps([(peak - before) / _MEBIBYTE, seconds, used, is_completed]))
     await state.close()
     storage.close()
 
@@ -126,11 +126,12 @@ def main() -> int:
         finally:
             redis.kill()
             s3.kill()
-    growth, seconds, is_completed = json.loads(ended.stdout.splitlines()[-1])
+    growth, seconds, used, is_completed = json.loads(ended.stdout.splitlines()[-1])
     size = _PARTS * _ROWS_A_PART * _ROW_BYTES / _MEBIBYTE
     print(
         f"{size:.0f} MiB in {_PARTS} parts: finished in {seconds:.1f} s, "
-        f"memory grew by {growth:.1f} MiB (goal: at most {_GOAL_MEBIBYTES})"
+        f"memory grew by {growth:.1f} MiB (goal: at most {_GOAL_MEBIBYTES}); "
+        f"{used:.1f} s of a core, {size / used:.0f} MiB for each"
     )
     return 0 if is_completed and growth <= _GOAL_MEBIBYTES else 1
 

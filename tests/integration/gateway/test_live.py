@@ -146,6 +146,27 @@ async def test_a_call_waits_for_an_engine_that_starts(acme: Caller, start: Start
     assert (await calling).status_code == 200
 
 
+async def test_while_nobody_shows_doors_calls_in_flight_go_on_and_new_ones_get_503(
+    acme: Caller, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As when Ray's head is away: the lane job cannot ask it which replicas run.
+    monkeypatch.setattr("shared.state.doors._KNOWN_SECONDS", 2.0)
+    replica = await start("headless")
+    ending = asyncio.create_task(acme.http.post(CHAT, json=body(WAIT, stream=False)))
+    await eventually(lambda: replica.entrance.seated == 1)
+
+    async def is_refused() -> bool:
+        answer = await acme.http.post(CHAT, json=body())
+        return (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_starting")
+
+    await asyncio.sleep(2.0)
+    await eventually(is_refused)
+    assert not ending.done()
+    replica.app.may_end.set()
+
+    assert (await ending).content == ANSWER
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "param", "code"),
     [
