@@ -21,6 +21,8 @@ from benchmarks.vllm_serve import vllm_serve
 _CALLS = {1: 60, 32: 320}
 _TOKENS = 32
 _ROW_TOKENS = 128
+#: Of a batch's number of rows, for its rate to be told.
+_FEWEST_CHANGES = 3
 #: On one engine that a batch fills.
 _GOAL_BESIDE = 3.0
 #: How many rows a client keeps at a server that has no batches.
@@ -142,6 +144,8 @@ def _rows_a_second(fleet: BenchFleet, batch: Batch, do: Callable[[], object]) ->
     do()
     is_over.set()
     watcher.join()
+    if len(seen) < _FEWEST_CHANGES:
+        raise RuntimeError("The batch's number of rows hardly changed. Ask for longer phases.")
     # The first number was reached at an unknown time.
     (began, before), (ended, after) = seen[1], seen[-1]
     return (after - before) / (ended - began)

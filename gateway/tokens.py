@@ -5,6 +5,7 @@ storage.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -176,14 +177,33 @@ def _texts_of(side: object) -> list[str]:
     return found
 
 
+def tokenizer_file(model: Model) -> bytes | None:
+    """The model's `tokenizer.json`; None if it is not here, or cannot be read. Slow."""
+    path = _tokenizer_path(model, _tokenizer_files(model))
+    if path is None or not load_counter(model).has_tokenizer:
+        return None
+    return path.read_bytes()
+
+
+def _tokenizer_files(model: Model) -> ModelFiles:
+    if own := model.engine.get("tokenizer"):
+        return ModelFiles(str(own), model.engine.get("tokenizer_revision"))
+    return ModelFiles(model.source, model.revision)
+
+
+def _tokenizer_path(model: Model, files: ModelFiles) -> Path | None:
+    """Where its tokenizer is that the engine uses, if this is one that can be read here."""
+    if model.engine.get("tokenizer_mode", "auto") not in ("auto", "hf", "slow"):
+        return None
+    return files.find("tokenizer.json")
+
+
 def load_counter(model: Model) -> Counter:
     """Read the model's tokenizer and chat template. Slow; never raises for what it finds."""
-    files = ModelFiles(model.source, model.revision)
-    if own := model.engine.get("tokenizer"):
-        files = ModelFiles(str(own), model.engine.get("tokenizer_revision"))
+    files = _tokenizer_files(model)
     max_len = max_model_len(model)
-    path = files.find("tokenizer.json")
-    if path is None or model.engine.get("tokenizer_mode", "auto") not in ("auto", "hf", "slow"):
+    path = _tokenizer_path(model, files)
+    if path is None:
         return Counter(None, None, max_model_len=max_len)
     try:
         tokenizer = Tokenizer.from_file(str(path))
