@@ -114,7 +114,8 @@ def _parts(content: object) -> tuple[list[dict[str, str]], bool]:
     given = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(given, list):
         return [], given is None
-    found, is_whole = [], True
+    found: list[dict[str, str]] = []
+    is_whole = True
     for part in given:
         one = {"type": "text", "text": part} if isinstance(part, str) else part
         kind = one.get("type") if isinstance(one, dict) else None
@@ -128,7 +129,8 @@ def _parts(content: object) -> tuple[list[dict[str, str]], bool]:
 
 def _calls(given: list[Any]) -> tuple[list[Any], bool]:
     """Calls with their arguments as an object instead of its JSON."""
-    found, is_whole = [], True
+    found: list[Any] = []
+    is_whole = True
     for call in given:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):

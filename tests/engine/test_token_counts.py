@@ -59,13 +59,14 @@ def test_what_is_no_text_is_told_as_an_estimate(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, image]}]
 
     assert counter.count(CHAT, _line({"messages": [{"role": "user", "content": "a"}]})).is_exact
-    for more in (
+    odd: list[dict[str, Any]] = [
         {"messages": messages},
         {"chat_template_kwargs": {"tools": []}},
         {"continue_final_message": True, "add_generation_prompt": False},
         {"tools": [{"type": "function", "function": {"name": "f"}, "cache": 1}]},
         {"truncate_prompt_tokens": -1},
-    ):
+    ]
+    for more in odd:
         body = {"messages": [{"role": "user", "content": "a"}], **more}
         assert not counter.count(CHAT, _line(body)).is_exact, more
 
@@ -99,11 +100,10 @@ def _renderer(folder: Path, runner: str) -> Callable[[str, dict[str, Any]], int]
     from vllm.renderers.online_renderer import OnlineRenderer
     from vllm.renderers.registry import renderer_from_config
 
-    length = None if runner == "pooling" else 20_000
-    arguments = AsyncEngineArgs(
-        model=str(folder), runner=runner, max_model_len=length, enforce_eager=True
-    )
-    config = arguments.create_engine_config()
+    arguments: dict[str, Any] = {"model": str(folder), "runner": runner, "enforce_eager": True}
+    if runner == "generate":
+        arguments["max_model_len"] = 20_000
+    config = AsyncEngineArgs(**arguments).create_engine_config()
     renderer = renderer_from_config(config)
     online = OnlineRenderer(
         config.model_config,
