@@ -94,6 +94,8 @@ class Counter:
         elif endpoint.prompt == "pairs":
             # How the two sides of a pair are put together is the model's own.
             found, is_whole = self._count_pairs(endpoint, body), False
+        elif endpoint.prompt == "sound":
+            found, is_whole = self._count_prompts(body.get("prompt")), False
         else:
             text, is_whole = self._conversation(endpoint, body)
             found = [self._count_text(text, special=False)]
