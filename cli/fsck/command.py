@@ -36,7 +36,11 @@ def run(
         typer.Option("--repair", help="Repair what can be repaired safely; delete nothing."),
     ] = False,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Compare names, sizes and ETags, and read no object.")
+        bool,
+        typer.Option(
+            "--fast",
+            help="Compare names, sizes and ETags, and read no object but records of batches.",
+        ),
     ] = False,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,

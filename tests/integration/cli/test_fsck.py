@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 import tracemalloc
 from collections.abc import Mapping
@@ -212,7 +213,8 @@ async def test_without_bodies_it_reads_none(
         await _fsck()
         full = [path for method, path in proxy.tries if method == "GET" and "list-type" not in path]
 
-    assert fast == []
+    # What Redis no longer has of a batch stands in its record.
+    assert [path for path in fast if not re.search(r"/record-\d+\.json$", path)] == []
     assert len(full) > 20
 
 
