@@ -97,7 +97,8 @@ class BatchReader:
         manifest = None
         if found.has_changed_since(event):
             manifest = await self.changed_manifest(found)
-        await self._reserve_copies(found, expires_at=0)
+        if found.has_copies:
+            await self._reserve_copies(found, expires_at=0)
         return ended_batch(found, commit, manifest, now=time.time())
 
     async def _commit(
@@ -129,7 +130,9 @@ class BatchReader:
         manifest = await self._manifest(found, packed)
         if manifest is None:
             return None
-        await self._reserve_copies(found, expires_at=manifest.expires_at)
+        if found.has_copies or manifest.open_model:
+            # An open batch may get its first rows at any moment, and nobody reserves them then.
+            await self._reserve_copies(found, expires_at=manifest.expires_at)
         manifest = await self._with_whole_input(manifest)
         plan = await self._plan(found, packed, manifest)
         labels = {} if plan is None else await self._labels(found)
@@ -205,9 +208,8 @@ class BatchReader:
 
     async def _reserve_copies(self, found: BatchObjects, *, expires_at: int) -> None:
         """Let them be swept as if Redis had never forgotten them."""
-        if found.has_copies:
-            until = copies_until(expires_at, now=time.time())
-            await self._state.restore.reserve(copies_prefix(found.batch_id), until=until)
+        until = copies_until(expires_at, now=time.time())
+        await self._state.restore.reserve(copies_prefix(found.batch_id), until=until)
 
     async def _plan(
         self, found: BatchObjects, packed: PackedBatch | None, manifest: Manifest

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from cli import servers
 from cli.fsck.index import IndexCheck
@@ -16,8 +17,10 @@ from dispatcher.lost_inputs import fail_lost_inputs
 from shared.errors import BrokenObjectError, ConflictError, NotFoundError, TransientError
 from shared.ledger.additions import addition_key, create_addition, read_addition
 from shared.ledger.commits import cancel
+from shared.ledger.copies import copies_prefix
 from shared.ledger.plans import plan_key
 from shared.state import State
+from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from shared.submission.additions import close, take
 from tests.integration.cli.yards import TENANT, Yards, empty, yards_in
@@ -236,6 +239,28 @@ async def test_a_lost_redis_is_made_again_with_its_open_batches(
         await close(yards.state, yards.storage, batch_id)
     wanted = ["a", "b", "c", "d", "e"] + (["f"] if step is not _close else [])
     assert await ended(yards, batch_id) == wanted
+
+
+async def test_what_is_added_after_a_rebuild_is_swept_when_its_batch_has_ended(
+    yards: Yards, redis_server: servers.Redis
+) -> None:
+    batch_id = await yards.open("one")
+    await empty(redis_server)
+
+    await rebuilt(yards)
+    await yards.add(batch_id, named("a"))
+    await close(yards.state, yards.storage, batch_id)
+    await ended(yards, batch_id)
+
+    assert copies_prefix(batch_id) in await to_be_swept(redis_server)
+
+
+async def to_be_swept(redis_server: servers.Redis) -> list[str]:
+    """The prefixes and keys whose objects will be removed from S3 at some time."""
+    redis: Redis[str] = Redis.from_url(redis_server.url, decode_responses=True)
+    found = await redis.zrange(f"{NAMESPACE}garbage", 0, -1)
+    await redis.aclose()
+    return [str(one) for one in found]
 
 
 async def test_a_rebuild_finds_rows_of_a_call_that_died_before_redis(
