@@ -188,6 +188,7 @@ class Model(_Strict):
     min_replicas: int = Field(default=0, ge=0)
     max_replicas: int = Field(default=1, ge=1)
     idle_seconds: float = Field(default=300, ge=0)
+    backlog_seconds: float = Field(default=300, gt=0)
     spill_seconds: float = Field(default=300, ge=0)
     hang_seconds: float = Field(default=600, gt=0)
     drain_seconds: float = Field(default=30, ge=0)
