@@ -143,9 +143,7 @@ class _Door:
             channel = await connection.channel(publisher_confirms=True)
             listening = await connection.channel(publisher_confirms=False)
             await listening.set_qos(prefetch_count=_IN_FLIGHT)
-            replies = await listening.declare_queue(
-                f"reply.{tenant}.main", durable=True, arguments={"x-queue-type": "quorum"}
-            )
+            replies = await listening.get_queue(f"reply.{tenant}.main")
             door = cls(channel, tenant, replies.name)
             await replies.consume(door._hear)
             yield door

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dispatcher.pipeline_tables import PipelineTables
+from dispatcher.pipeline_tokenizers import PipelineTokenizers
 from shared import crash
 from shared.errors import TransientError
 from shared.ledger.pipelines import (
@@ -17,7 +18,7 @@ from shared.ledger.pipelines import (
     tails,
 )
 from shared.pipeline.duplicates import row_digest, split_digests
-from shared.pipeline.plan import Deduplication, Edge, Joining, Part
+from shared.pipeline.plan import Deduplication, Edge, Joining, Part, Ranking
 from shared.pipeline.stepping import Dropped, Failed, Item, Passed, items_of, lines_of
 from shared.pipeline.steps import taken_through
 from shared.state import BatchRecord, State
@@ -48,6 +49,7 @@ class EdgeLog:
         *,
         additions: Additions,
         tables: PipelineTables,
+        tokenizers: PipelineTokenizers,
     ) -> None:
         self._storage = storage
         self._pipeline_id = pipeline_id
@@ -55,12 +57,15 @@ class EdgeLog:
         self._edge = edge
         self._additions = additions
         self._tables = tables
+        self._tokenizers = tokenizers
         self._firsts: list[int] = []
         self._seen = set[bytes]()
         self._last_read: tuple[int, list[Item]] = (-1, [])
         #: Lines that were handed on, and may not have been added yet.
         self._unadded: list[bytes] = []
         self.handed = set[int]()
+        #: The first slice that was not handed on: those before it need no look.
+        self.first_left = 0
         #: Rows of the input that were read.
         self.read = 0
         self.rows = 0
@@ -121,8 +126,11 @@ class EdgeLog:
             render = call.render if part is last and call is not None else None
             if isinstance(part, Joining):
                 outcomes = [await self._tables.joined(part, item) for item in items]
+            elif isinstance(part, Ranking):
+                outcomes = await self._tables.ranked(part, items)
             else:
-                outcomes = await taken_through(items, part, render)
+                tokenizers = await self._tokenizers.of(part) if items else {}
+                outcomes = await taken_through(items, part, render, tokenizers)
             passed = [one for one in outcomes if isinstance(one, Passed)]
             failed += [one for one in outcomes if isinstance(one, Failed)]
             for one in outcomes:
@@ -172,6 +180,8 @@ class EdgeLog:
     def _take(self, handover: Handover) -> None:
         self._firsts.append(handover.first_row)
         self.handed.update(handover.slices)
+        while self.first_left in self.handed:
+            self.first_left += 1
         self.read += handover.read
         self.rows += handover.rows
         self.is_done = handover.is_last

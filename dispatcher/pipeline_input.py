@@ -17,7 +17,7 @@ INPUT = -1
 _NO_LIMIT = 2**40
 
 
-class InputLostError(BatchyardError):
+class UnreadableInputError(BatchyardError):
     """The input as a whole cannot be read. `code` says why."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -35,7 +35,7 @@ async def input_rows(
 ) -> AsyncGenerator[Item | Failed, None]:
     """The rows after the first `skip`, always in the same order.
 
-    Raises InputLostError and TransientError.
+    Raises UnreadableInputError and TransientError.
     """
     number = 0
     async with aclosing(_all_rows(storage, pinned)) as rows:
@@ -63,13 +63,13 @@ async def _all_rows(storage: Storage, pinned: PinnedDataset) -> AsyncGenerator[I
                                 found = msgspec.json.decode(line, type=_Line)
                                 yield Item(found.custom_id, found.body)
                     case Problem(row=None):
-                        raise InputLostError(one.code, one.message)
+                        raise UnreadableInputError(one.code, one.message)
                     case Problem():
                         yield Failed(f"row-{one.row}", INPUT, one.code, one.message)
                     case _:
                         pass
     except ChangedError as error:
         text = f"{error} It is no longer what it was when the pipeline was created."
-        raise InputLostError("input_changed", text) from error
+        raise UnreadableInputError("input_changed", text) from error
     except NotFoundError as error:
-        raise InputLostError("input_changed", str(error)) from error
+        raise UnreadableInputError("input_changed", str(error)) from error

@@ -9,8 +9,9 @@ import structlog
 
 from dispatcher.pipeline_edge import EdgeLog, Work
 from dispatcher.pipeline_end import PipelineEnd
-from dispatcher.pipeline_input import InputLostError, input_rows
+from dispatcher.pipeline_input import UnreadableInputError, input_rows
 from dispatcher.pipeline_tables import PipelineTables
+from dispatcher.pipeline_tokenizers import PipelineTokenizers
 from shared import crash
 from shared.catalog import Catalog
 from shared.errors import BrokenObjectError, ConflictError, InvalidInputError, NotFoundError
@@ -57,8 +58,17 @@ class PipelineRun:
         self._pipeline = pipeline
         self._answers = [Answers(one.stage, one.call) for one in pipeline.plan.calls]
         tables = PipelineTables(storage, pipeline.stored.joined)
+        tokenizers = PipelineTokenizers(storage, pipeline.id, pipeline.stored.tokenizers)
         self._edges = [
-            EdgeLog(storage, pipeline.id, number, edge, additions=additions, tables=tables)
+            EdgeLog(
+                storage,
+                pipeline.id,
+                number,
+                edge,
+                additions=additions,
+                tables=tables,
+                tokenizers=tokenizers,
+            )
             for number, edge in enumerate(pipeline.plan.edges)
         ]
         self._input: AsyncGenerator[Item | Failed, None] | None = None
@@ -72,7 +82,7 @@ class PipelineRun:
             try:
                 await edge.load()
             except BrokenObjectError as error:
-                self._note_damage(error)
+                self._damage = self._damaged(error)
 
     async def close(self) -> None:
         """Stop reading the input."""
@@ -96,9 +106,8 @@ class PipelineRun:
         try:
             return await self._hand_on(batches)
         except BrokenObjectError as error:
-            self._note_damage(error)
-            return True
-        except InputLostError as error:
+            await self._close(self._damaged(error))
+        except UnreadableInputError as error:
             await self._close(Closing(int(time.time()), error.code, str(error)))
         except StepsError as error:
             await self._close(Closing(int(time.time()), error.problem.code, str(error)))
@@ -106,9 +115,9 @@ class PipelineRun:
             await self._close(Closing(int(time.time()), error.code or "too_large", str(error)))
         return False
 
-    def _note_damage(self, error: BrokenObjectError) -> None:
+    def _damaged(self, error: BrokenObjectError) -> Closing:
         log.error("pipeline.broken", pipeline_id=self._pipeline.id, reason=str(error))
-        self._damage = Closing(int(time.time()), "handover_lost", str(error))
+        return Closing(int(time.time()), "handover_lost", str(error))
 
     def _closing(self, batches: Sequence[BatchRecord]) -> Closing | None:
         """Why the pipeline has to end, by what became of its batches."""
@@ -203,7 +212,7 @@ class PipelineRun:
         """Results of a call that were committed and not handed on; None if there are none."""
         edge, before = self._edges[number], self._edges[number - 1]
         items, failed, slices, size = list[Item](), list[Failed](), list[int](), 0
-        plan, first = source.fields.get("plan", ""), _first_missing(edge.handed)
+        plan, first = source.fields.get("plan", ""), edge.first_left
         if source.status is not Status.IN_PROGRESS:
             return None
         async for page in self._state.slices.pages(source.id, plan, first=first):
@@ -265,11 +274,3 @@ class PipelineRun:
         await self._state.pipelines.write(stored.id, stored.tenant, stored.created_at, fields)
         self._written = fields
         crash.point("pipelines.counted")
-
-
-def _first_missing(indexes: set[int]) -> int:
-    """The lowest number from 0 that is not among them."""
-    number = 0
-    while number in indexes:
-        number += 1
-    return number

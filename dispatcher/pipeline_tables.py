@@ -1,19 +1,33 @@
-"""The tables that stages of a pipeline join, held in memory while it runs."""
+"""The other tables that stages of a pipeline read, held in memory while it runs."""
 
-from collections.abc import Mapping
+import array
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dispatcher.pipeline_input import InputLostError, input_rows
+from dispatcher.pipeline_input import UnreadableInputError, input_rows
 from shared.dataset.dataset import PinnedDataset
-from shared.pipeline.plan import Joining
+from shared.pipeline.declaration import SCORE
+from shared.pipeline.plan import Joining, Ranking
 from shared.pipeline.stepping import Dropped, Failed, Item, Outcome, Passed
 from shared.storage import Storage
 
-#: Of one table: the keys and columns that are named.
+if TYPE_CHECKING:
+    from shared.pipeline.nearest import Vectors
+
+#: Of one table: the keys and columns that are named, and the vectors.
 _MAX_BYTES = 64 * 1024 * 1024
+_MAX_VECTOR_BYTES = 256 * 1024 * 1024
+
+
+class _Ranked(NamedTuple):
+    """The vectors of a table, and the columns of each row as JSON."""
+
+    vectors: "Vectors"
+    columns: list[bytes]
 
 
 class PipelineTables:
@@ -23,11 +37,12 @@ class PipelineTables:
         self._storage = storage
         self._pinned = pinned
         self._read: dict[int, Mapping[str, bytes]] = {}
+        self._vectors: dict[int, _Ranked] = {}
 
     async def joined(self, part: Joining, item: Item) -> Outcome:
         """The row with its columns of the table.
 
-        Raises InputLostError for a table that cannot be read, and TransientError.
+        Raises UnreadableInputError for a table that cannot be read, and TransientError.
         """
         table = self._read.get(part.stage)
         if table is None:
@@ -47,20 +62,90 @@ class PipelineTables:
                 reason = f"the table has no row with the key that is in '{part.join.on}'"
                 return Failed(item.id, part.stage, "no_match", f"{reason}.")
 
-    async def _table(self, stage: int) -> Mapping[str, bytes]:
-        """The columns of each row as JSON, by its key. Of several rows with a key, the first."""
+    async def ranked(self, part: Ranking, items: Sequence[Item]) -> list[Outcome]:
+        """The rows with the nearest ones of the table. Raises as `joined`."""
+        if not items:
+            return []
+        table = self._vectors.get(part.stage)
+        if table is None:
+            table = self._vectors[part.stage] = await self._ranked(part)
+        return await asyncio.to_thread(_ranked, part, table, items)
+
+    async def _ranked(self, part: Ranking) -> _Ranked:
+        """The table; its rows without a vector are left out."""
+        # Only here: most pipelines compare no vectors.
+        from shared.pipeline.nearest import Vectors  # noqa: PLC0415  # as above
+
+        numbers, columns, size, dimensions = array.array("f"), list[bytes](), 0, 0
+        async for row in self._rows(part.stage):
+            vector = row["vector"]
+            if vector is None:
+                continue
+            dimensions = dimensions or len(_numbers(vector, part.stage))
+            if len(_numbers(vector, part.stage)) != dimensions:
+                text = f"The vectors in the table of stage {part.stage} differ in length."
+                raise UnreadableInputError("other_dimensions", text)
+            numbers.extend(vector)
+            columns.append(msgspec.json.encode(row["columns"]))
+            size += len(columns[-1])
+            if size > _MAX_BYTES or len(numbers) * numbers.itemsize > _MAX_VECTOR_BYTES:
+                raise _too_large(part.stage, f"{_MAX_BYTES} bytes, or {_MAX_VECTOR_BYTES} of them")
+        if not columns:
+            raise UnreadableInputError(
+                "no_vectors", f"The table of stage {part.stage} has no vectors."
+            )
+        return _Ranked(Vectors(numbers, dimensions, part.top_k.metric), columns)
+
+    async def _rows(self, stage: int) -> AsyncIterator[dict[str, Any]]:
+        """The table's rows. Raises UnreadableInputError and TransientError."""
         pinned = msgspec.json.decode(self._pinned[stage], type=PinnedDataset)
-        table, size = dict[str, bytes](), 0
         async with aclosing(input_rows(self._storage, pinned, skip=0)) as rows:
             async for row in rows:
                 if isinstance(row, Failed):
-                    raise InputLostError(row.code, f"The table of stage {stage}: {row.message}")
-                key, columns = str(row.columns["key"]), msgspec.json.encode(row.columns["columns"])
-                if key in table:
-                    continue
-                size += len(key) + len(columns)
-                if size > _MAX_BYTES:
-                    text = f"The table of stage {stage} has more than {_MAX_BYTES} bytes, the limit"
-                    raise InputLostError("table_too_large", f"{text} for a join.")
-                table[key] = columns
+                    text = f"The table of stage {stage}: {row.message}"
+                    raise UnreadableInputError(row.code, text)
+                yield row.columns
+
+    async def _table(self, stage: int) -> Mapping[str, bytes]:
+        """The columns of each row as JSON, by its key. Of several rows with a key, the first."""
+        table, size = dict[str, bytes](), 0
+        async for row in self._rows(stage):
+            key, columns = str(row["key"]), msgspec.json.encode(row["columns"])
+            if key in table:
+                continue
+            size += len(key) + len(columns)
+            if size > _MAX_BYTES:
+                raise _too_large(stage, f"{_MAX_BYTES} bytes")
+            table[key] = columns
         return table
+
+
+def _ranked(part: Ranking, table: _Ranked, items: Sequence[Item]) -> list[Outcome]:
+    found = [table.vectors.vector(item.columns.get(part.top_k.query)) for item in items]
+    wanted = [vector for vector in found if vector is not None]
+    nearest = iter(table.vectors.nearest(wanted, part.top_k.k) if wanted else ())
+    reason = f"'{part.top_k.query}' must hold {table.vectors.dimensions} numbers"
+    outcomes = list[Outcome]()
+    for item, vector in zip(items, found, strict=True):
+        if vector is None:
+            outcomes.append(Failed(item.id, part.stage, "no_vector", f"{reason}."))
+            continue
+        rows = [
+            {**msgspec.json.decode(table.columns[one.row]), SCORE: one.score}
+            for one in next(nearest)
+        ]
+        outcomes.append(Passed(item.id, {**item.columns, part.top_k.into: rows}))
+    return outcomes
+
+
+def _numbers(value: object, stage: int) -> Sequence[float]:
+    """The vector of a table's row. Raises UnreadableInputError."""
+    if isinstance(value, list) and value and all(isinstance(one, int | float) for one in value):
+        return value
+    text = f"A row in the table of stage {stage} has something else than a vector."
+    raise UnreadableInputError("no_vector", text)
+
+
+def _too_large(stage: int, limit: str) -> UnreadableInputError:
+    text = f"The table of stage {stage} has more than {limit}, the limit."
+    return UnreadableInputError("table_too_large", text)

@@ -42,5 +42,7 @@ def _example(endpoint: Endpoint) -> Json:
         case "pairs":
             one, other = endpoint.forms[0]
             return {one: _QUESTION, other: ["It is on its way.", "It rains."]}
+        case "sound":
+            return {endpoint.content: "data:audio/wav;base64,UklGRg=="}
         case _:
             return {endpoint.content: _QUESTION}

@@ -26,6 +26,8 @@ _LENGTHS = (
 )
 #: Kinds of rope scaling whose factor is already part of the length.
 _SCALED = ("default", "llama3", "mrope")
+#: Of Sentence Transformers' files, those that vLLM looks for, in its order.
+_SENTENCES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _THOUSANDS = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 
@@ -46,6 +48,24 @@ class ModelFiles:
         except HFValidationError:
             return None
         return Path(found) if isinstance(found, str) else None
+
+    def matching(self, pattern: str) -> list[Path]:
+        """The files on this machine whose names match the pattern, as `glob` has them."""
+        folder = Path(self._source)
+        if not folder.is_dir():
+            known = self.find("config.json")
+            if known is None:
+                return []
+            folder = known.parent
+        return sorted(folder.glob(pattern))
+
+    def lowers_texts(self) -> bool:
+        """Whether a model of Sentence Transformers wants its texts in lower case."""
+        for name in _SENTENCES:
+            found = self.read_json(f"sentence_{name}_config.json")
+            if found:
+                return "max_seq_length" in found and found.get("do_lower_case") is True
+        return False
 
     def read_json(self, name: str) -> dict[str, Any]:
         """The JSON object in the file; empty if there is no such file, or no object in it."""

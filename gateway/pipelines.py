@@ -1,5 +1,6 @@
 """Pipelines: batches in stages. Creates, shows and cancels them; the dispatcher runs them."""
 
+import asyncio
 import hashlib
 import time
 from typing import Annotated
@@ -15,12 +16,13 @@ from gateway.fields import parsed, require_one_of, require_small
 from gateway.limits import reserve_batch
 from gateway.pipeline_shapes import Pipeline, to_shape
 from gateway.route_docs import addition, json_body
+from gateway.tokens import tokenizer_file
 from shared import ids
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError
-from shared.ledger.pipelines import Closing, StoredPipeline
+from shared.ledger.pipelines import Closing, StoredPipeline, write_tokenizer
 from shared.openai.shapes import CursorPage
-from shared.pipeline.declaration import Declaration, Join
+from shared.pipeline.declaration import Declaration, Stage
 from shared.pipeline.plan import check, planned
 from shared.state import PipelineRecord
 from shared.submission.accept import HTTP_KEY
@@ -114,14 +116,15 @@ async def _stored(
     datasets = Datasets(services.state, services.storage, services.settings.places)
     pinned = await datasets.pinned(tenant, declaration.input.dataset())
     joined = {
-        number: await _joined(datasets, tenant, number, stage.join)
+        number: await _joined(datasets, tenant, number, stage)
         for number, stage in enumerate(declaration.stages)
-        if stage.join is not None
+        if stage.table is not None
     }
+    pipeline_id = ids.pipeline_id(tenant, message_id)
     body = declaration.model_dump_json(by_alias=True, exclude_unset=True).encode()
     now = int(time.time())
     return StoredPipeline(
-        id=ids.pipeline_id(tenant, message_id),
+        id=pipeline_id,
         tenant=tenant,
         fingerprint=hashlib.sha256(body).hexdigest(),
         created_at=now,
@@ -129,16 +132,40 @@ async def _stored(
         declaration=msgspec.Raw(body),
         pinned=msgspec.Raw(msgspec.json.encode(pinned)),
         joined=joined,
+        tokenizers=await _tokenizers(services, pipeline_id, declaration),
         output_seconds=services.settings.output_seconds,
     )
 
 
-async def _joined(datasets: Datasets, tenant: str, stage: int, join: Join) -> msgspec.Raw:
-    """The objects of a table that a stage joins. Raises InvalidInputError that names the stage."""
+async def _tokenizers(
+    services: Services, pipeline_id: str, declaration: Declaration
+) -> dict[int, str]:
+    """Keep the tokenizers that stages count with. Raises InvalidInputError that names the stage."""
+    found = {}
+    for number, stage in enumerate(declaration.stages):
+        if stage.split is None or stage.split.model is None:
+            continue
+        model = services.catalog.model(stage.split.model)
+        body = await asyncio.to_thread(tokenizer_file, model)
+        if body is None:
+            param = f"stages[{number}].split.model"
+            raise InvalidInputError(
+                f"Invalid '{param}': the tokenizer of '{model.name}' is not on this gateway, or is "
+                "of another kind. Leave the model out, and tokens are words or four bytes.",
+                param=param,
+                code="no_tokenizer",
+            )
+        found[number] = await write_tokenizer(services.storage, pipeline_id, body)
+    return found
+
+
+async def _joined(datasets: Datasets, tenant: str, number: int, stage: Stage) -> msgspec.Raw:
+    """The objects of a table that a stage reads. Raises InvalidInputError that names the stage."""
+    assert stage.table is not None  # noqa: S101  # only asked when there is one
     try:
-        pinned = await datasets.pinned(tenant, join.dataset())
+        pinned = await datasets.pinned(tenant, stage.table.dataset())
     except InvalidInputError as error:
-        place, param = f"stages[{stage}].join", error.param or "input"
+        place, param = f"stages[{number}].{stage.kind}", error.param or "input"
         raise InvalidInputError(
             str(error).replace("'input.", f"'{place}."),
             param=param.replace("input", place, 1),

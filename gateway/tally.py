@@ -24,7 +24,8 @@ _NOTES: dict[Method, str] = {
     "one token.",
     "tokenizer_without_template": "Counted by the model's own tokenizer from the texts alone, "
     "without what the chat template adds to them.",
-    "tokenizer": "Counted by the model's own tokenizer, with its chat template for chats.",
+    "tokenizer": "Counted with the tokenizer that the model's engine loads, and with its chat "
+    "template for chats.",
 }
 
 

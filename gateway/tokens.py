@@ -4,20 +4,16 @@ Without the model's tokenizer on this machine it estimates, and says so. Knows n
 storage.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 import structlog
 from tokenizers import Tokenizer
 
-from gateway.chat_template import (
-    TEMPLATE_ERRORS,
-    Render,
-    conversation,
-    load_template,
-    template_arguments,
-)
+from gateway.chat_template import TEMPLATE_ERRORS, ChatTemplates, load_templates
+from gateway.conversation import conversation, texts_of
+from gateway.engine_tokenizer import EngineTokenizer, engine_tokenizer, is_own_mode
 from gateway.model_files import ModelFiles, max_model_len
 from shared.catalog import Model
 from shared.input.request_lines import mended
@@ -27,10 +23,15 @@ log = structlog.get_logger()
 
 Method = Literal["tokenizer", "tokenizer_without_template", "bytes"]
 
+#: What is asked for the tokenizer of a source and its revision.
+_Load = Callable[[str, str | None], EngineTokenizer | None]
+
 #: Bytes of JSON that stand for about one token.
 _BYTES_PER_TOKEN = 4
 #: Only the first characters of a longer prompt are tokenized.
 _MAX_CHARACTERS = 200_000
+#: Files of which transformers makes a tokenizer; a model that has none of them here is not asked.
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
 class Counted(NamedTuple):
@@ -50,16 +51,21 @@ class Counter:
     def __init__(
         self,
         tokenizer: Tokenizer | None,
-        render: Render | None,
+        templates: ChatTemplates | None,
         *,
         max_model_len: int | None,
+        lowers: bool = False,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
+        """`lowers` says that texts of pooling are lowered first; `defaults` are for templates."""
         self._tokenizer = tokenizer
-        self._render = render
+        self._templates = templates
+        self._lowers = lowers
+        self._defaults = defaults or {}
         self.max_model_len = max_model_len
         #: Tokens that a template adds to a short conversation; 0 without one.
         self.overhead = 0
-        if tokenizer is not None and render is not None:
+        if tokenizer is not None and templates is not None:
             messages = [{"role": "user", "content": ""}]
             chat = next(one for one in ENDPOINTS.values() if one.prompt == "messages")
             self.overhead = self._count_body(chat, {chat.content: messages}).total
@@ -72,7 +78,7 @@ class Counter:
         """How requests of this endpoint are counted."""
         if self._tokenizer is None:
             return "bytes"
-        if self._render is None and ENDPOINTS[endpoint].prompt in ("messages", "items"):
+        if self._templates is None and ENDPOINTS[endpoint].prompt in ("messages", "items"):
             return "tokenizer_without_template"
         return "tokenizer"
 
@@ -88,33 +94,47 @@ class Counter:
         return self._count_body(ENDPOINTS[endpoint], body)
 
     def _count_body(self, endpoint: Endpoint, body: Mapping[str, Any]) -> Counted:
-        if endpoint.prompt == "texts":
-            found, is_whole = self._count_prompts(body.get(endpoint.content)), True
+        has_texts = endpoint.prompt == "texts" and body.get(endpoint.content) is not None
+        if has_texts:
+            special = body.get("add_special_tokens", True) is not False
+            lowers = self._lowers and not endpoint.has_output
+            prompts = body.get(endpoint.content)
+            found = self._count_prompts(prompts, special=special, lowers=lowers)
+            is_whole = "prompt_embeds" not in body
         elif endpoint.prompt == "pairs":
             # How the two sides of a pair are put together is the model's own.
             found, is_whole = self._count_pairs(endpoint, body), False
+        elif endpoint.prompt == "sound":
+            found, is_whole = self._count_prompts(body.get("prompt")), False
         else:
             text, is_whole = self._conversation(endpoint, body)
-            found = [self._count_text(text, special=False)]
+            found = [self._count_text(text, special=body.get("add_special_tokens") is True)]
         total = sum(count for count, _ in found)
         is_exact = is_whole and all(count == minimum for count, minimum in found)
-        if body.get("truncate_prompt_tokens") is not None:
+        if (limit := body.get("truncate_prompt_tokens")) is not None:
             # The engine shortens the prompt itself, so it fits however long it is.
-            return Counted(total, 0, is_exact=is_exact)
+            if type(limit) is not int or limit < 0:
+                # To what the context has room for, which depends on the answer's limit.
+                return Counted(total, 0, is_exact=False)
+            return Counted(sum(min(count, limit) for count, _ in found), 0, is_exact=is_exact)
         return Counted(total, max((minimum for _, minimum in found), default=0), is_exact=is_exact)
 
-    def _count_prompts(self, prompt: object) -> list[tuple[int, int]]:
+    def _count_prompts(
+        self, prompt: object, *, special: bool = True, lowers: bool = False
+    ) -> list[tuple[int, int]]:
         """The tokens of each prompt of a completion or embedding, in any of its forms."""
         match prompt:
             case str():
-                return [self._count_text(prompt, special=True)]
+                text = prompt.lower() if lowers else prompt
+                return [self._count_text(text, special=special)]
             case [int(), *_]:
                 return [(len(prompt), len(prompt))]
             case list():
                 left, found = _MAX_CHARACTERS, []
                 for one in prompt:
                     if isinstance(one, str) and left > 0:
-                        found.append(self._count_text(one, special=True))
+                        text = one.lower() if lowers else one
+                        found.append(self._count_text(text, special=special))
                         left -= len(one)
                     elif isinstance(one, str):
                         # In a row with many long prompts, the last ones are not worth the time.
@@ -145,23 +165,20 @@ class Counter:
 
     def _conversation(self, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[str, bool]:
         """The prompt as the engine sees it, and whether it has everything that counts."""
-        messages, is_whole = conversation(endpoint, body)
-        if self._render is not None:
+        if self._templates is not None:
+            template = self._templates.with_tools if body.get("tools") else self._templates.usual
+            found = conversation(
+                endpoint,
+                body,
+                as_parts=template.reads_parts,
+                knows_developer=template.knows_developer,
+                defaults=self._defaults,
+            )
             try:
-                text = self._render(
-                    {
-                        **template_arguments(body),
-                        "messages": messages,
-                        "tools": body.get("tools"),
-                        "add_generation_prompt": body.get("add_generation_prompt", True),
-                    }
-                )
+                return template.render(found.values), found.is_whole
             except TEMPLATE_ERRORS as error:
                 log.debug("template.broke", kind=type(error).__name__)
-            else:
-                return text, is_whole
-        texts = [message.get("content") or "" for message in messages]
-        return "\n".join(text for text in texts if isinstance(text, str)), False
+        return texts_of(conversation(endpoint, body).values["messages"]), False
 
 
 def _texts_of(side: object) -> list[str]:
@@ -174,20 +191,42 @@ def _texts_of(side: object) -> list[str]:
     return found
 
 
-def load_counter(model: Model) -> Counter:
-    """Read the model's tokenizer and chat template. Slow; never raises for what it finds."""
-    files = ModelFiles(model.source, model.revision)
+def tokenizer_file(model: Model) -> bytes | None:
+    """The engine's tokenizer as a `tokenizer.json`; None if it is not known here. Slow."""
+    known = _known(model, engine_tokenizer)
+    return None if known is None else known.text.encode()
+
+
+def _known(model: Model, load: _Load) -> EngineTokenizer | None:
+    source, revision = model.source, model.revision
     if own := model.engine.get("tokenizer"):
-        files = ModelFiles(str(own), model.engine.get("tokenizer_revision"))
+        source, revision = str(own), model.engine.get("tokenizer_revision")
+    mode = model.engine.get("tokenizer_mode", "auto")
+    if is_own_mode(mode) or not any(map(ModelFiles(source, revision).find, _TOKENIZERS)):
+        return None
+    return load(source, revision)
+
+
+def load_counter(model: Model, load: _Load = engine_tokenizer) -> Counter:
+    """Read the model's tokenizer and chat template. Slow; never raises for what it finds."""
     max_len = max_model_len(model)
-    path = files.find("tokenizer.json")
-    if path is None or model.engine.get("tokenizer_mode", "auto") not in ("auto", "hf", "slow"):
-        return Counter(None, None, max_model_len=max_len)
+    nothing = Counter(None, None, max_model_len=max_len)
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        known = _known(model, load)
+        if known is None:
+            return nothing
+        tokenizer = Tokenizer.from_str(known.text)
+        # Both may be left over from when it was made; the engine sets its own.
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return Counter(tokenizer, load_template(model, files), max_model_len=max_len)
+        tokenizer.encode_special_tokens = known.splits_special
+        return Counter(
+            tokenizer,
+            load_templates(model, known),
+            max_model_len=max_len,
+            lowers=ModelFiles(model.source, model.revision).lowers_texts(),
+            defaults=model.engine.get("default_chat_template_kwargs"),
+        )
     except Exception as error:  # noqa: BLE001  # tokenizers raises nothing narrower
         log.warning("tokenizer.unreadable", model=model.name, reason=str(error)[:300])
-        return Counter(None, None, max_model_len=max_len)
+        return nothing

@@ -194,7 +194,7 @@ class Model(_Strict):
     drain_seconds: float = Field(default=30, ge=0)
     spare_seats: int | None = Field(default=None, ge=0)
     spare_kv: float = Field(default=0.05, ge=0, lt=1)
-    fronts: int = Field(default=1, ge=1, le=64)
+    fronts: int | None = Field(default=None, ge=1, le=64)
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
@@ -276,7 +276,7 @@ class Model(_Strict):
             )
         if len(set(self.pools)) < len(self.pools):
             raise ValueError("a pool is named twice")
-        if self.tenant_lora is not None and self.fronts > 1:
+        if self.tenant_lora is not None and (self.fronts or 1) > 1:
             # Each front would number the adapters itself, and the engine goes by the numbers.
             raise ValueError("tenant_lora needs `fronts: 1`")
         if not self.tasks:

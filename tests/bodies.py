@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
+TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 MESSAGES, MODERATIONS = "/v1/messages", "/v1/moderations"
 SCORE, RERANK, CLASSIFY, POOLING = "/score", "/rerank", "/classify", "/pooling"
 _USER = {"role": "user", "content": "x"}
@@ -25,6 +26,8 @@ GOOD: Mapping[str, dict[str, Any]] = {
     CLASSIFY: {"model": "m", "input": "x"},
     POOLING: {"model": "m", "input": "x"},
     MODERATIONS: {"model": "m", "input": "x"},
+    TRANSCRIPTIONS: {"model": "m", "file_url": "data:audio/wav;base64,UklGRg=="},
+    TRANSLATIONS: {"model": "m", "file_url": "data:audio/wav;base64,UklGRg=="},
 }
 #: Paths that vLLM has besides, for the same bodies.
 OTHER_PATHS: Mapping[str, str] = {
@@ -168,6 +171,11 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     (POOLING, {"task": "score"}, "task"),
     (POOLING, {"dimensions": 5}, "dimensions"),
     (POOLING, {"encoding_format": "binary"}, "encoding_format"),
+    (TRANSCRIPTIONS, {"file_url": None}, "file_url"),
+    (TRANSCRIPTIONS, {"temperature": -1}, "temperature"),
+    (TRANSCRIPTIONS, {"response_format": "wav"}, "response_format"),
+    (TRANSLATIONS, {"response_format": "diarized_json"}, "response_format"),
+    (TRANSLATIONS, {"seed": 2**63}, "seed"),
 )
 #: Changes of a good body that the engine would accept and that are closed by default.
 CLOSED: tuple[tuple[str, dict[str, Any], str], ...] = (
@@ -197,6 +205,9 @@ CLOSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     (CLASSIFY, {"messages": [_USER], "chat_template": "x"}, "chat_template"),
     (MODERATIONS, {"priority": 1}, "priority"),
     (POOLING, {"data": "http://10.0.0.1/picture.tiff"}, "data"),
+    (TRANSCRIPTIONS, {"use_beam_search": True}, "use_beam_search"),
+    (TRANSCRIPTIONS, {"file": "x"}, "file"),
+    (TRANSLATIONS, {"vllm_xargs": {"a": 1}}, "vllm_xargs"),
 )
 #: What a request of the endpoint may say beside its content and its model, and many do.
 OPEN: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -215,6 +226,8 @@ OPEN: tuple[tuple[str, dict[str, Any]], ...] = (
     (RERANK, {"top_n": 1, "max_tokens_per_doc": 9, "use_activation": False}),
     (CLASSIFY, {"messages": [_USER], "add_generation_prompt": True}),
     (POOLING, {"task": "embed", "encoding_format": "base64"}),
+    (TRANSCRIPTIONS, {"language": "en", "prompt": "x", "timestamp_granularities[]": ["segment"]}),
+    (TRANSLATIONS, {"to_language": "en", "temperature": 0.5, "user": "u", "seed": 1}),
 )
 #: Changes of a good body that look wrong and that the engine accepts.
 ODD: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -261,6 +274,7 @@ ODD: tuple[tuple[str, dict[str, Any]], ...] = (
     (CLASSIFY, {"input": [[1, 2], [3]], "padding": None}),
     (CLASSIFY, {"input": 5, "messages": [_USER]}),
     (POOLING, {"task": None, "dimensions": None}),
+    (TRANSCRIPTIONS, {"file_url": "data:", "temperature": "0.5", "max_completion_tokens": -1}),
 )
 
 _numbers = st.sampled_from(

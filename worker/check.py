@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +17,12 @@ from pydantic.fields import FieldInfo
 
 from shared.catalog import Catalog, Model
 from shared.catalog_file import CatalogError, Marks, catalog_lines, load_catalog, tasks_in
-from shared.openai.endpoints import Task, endpoints_of
+from shared.openai.endpoints import ENDPOINTS, Task, endpoints_of
 from worker.engine_endpoints import not_answered
 from worker.engine_need import needs
+
+#: Each of them is enough.
+_SOUND_LIBRARIES = ("soundfile", "av")
 
 
 def check_catalog(path: Path) -> int:
@@ -43,6 +47,7 @@ def check_catalog(path: Path) -> int:
         for argument, reason in _problems(model, known)
     ]
     problems += _endpoint_problems(path, marks, catalog)
+    problems += _hearing_problems(path, marks, catalog)
     problems += _room_problems(path, marks, catalog)
     told = [*map(str, needs(catalog)), *_guesses(marks, catalog)]
     print("\n".join([*told, *(problems or ["ok"])]))
@@ -73,6 +78,19 @@ def _endpoint_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[s
             at = ("models", name, field)
             yield f"{path}:{marks.line(at)}: models.{name}.{field}: " + not_answered(
                 missing, answered
+            )
+
+
+def _hearing_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
+    """Models that hear, where vLLM has nothing to read sounds with."""
+    if any(find_spec(library) for library in _SOUND_LIBRARIES):
+        return
+    for name, model in catalog.models.items():
+        if any(ENDPOINTS[one].prompt == "sound" for one in model.endpoints):
+            yield (
+                f"{path}:{marks.line(('models', name))}: models.{name}: it hears, and vLLM reads "
+                f"sounds with {' or '.join(_SOUND_LIBRARIES)}, which are not installed here. "
+                "Install one, or write the `endpoints` that it is to answer without them"
             )
 
 

@@ -49,7 +49,6 @@ from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.engine_variables import (
     DRAIN_SECONDS_VARIABLE,
-    FRONTS_VARIABLE,
     HANG_SECONDS_VARIABLE,
     LIVE_GOALS_VARIABLE,
     LIVE_PORTS_VARIABLE,
@@ -60,6 +59,7 @@ from worker.engine_variables import (
     SPARE_SEATS_VARIABLE,
 )
 from worker.entrance import Entrance, Guest, WithdrawnError
+from worker.front_count import fronts_here
 from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
@@ -110,6 +110,7 @@ class BatchServer(LLMServer):
     async def __init__(self, model: str, pool: str) -> None:  # type: ignore[misc]  # as Ray's
         """For a model and a pool of the catalog, as JSON."""
         self._model = Model.model_validate_json(model)
+        self._front_count = fronts_here(self._model)
         await super().__init__(llm_config(self._model, Pool.model_validate_json(pool)))
 
     async def start(self) -> None:
@@ -125,7 +126,7 @@ class BatchServer(LLMServer):
         skip_telemetry()
         sweep_leftovers(logs_of_ray())
         # They import vLLM while the model is loaded.
-        self._fronts = Fronts(_fronts()) if _fronts() > 1 else None
+        self._fronts = Fronts(self._front_count) if self._front_count > 1 else None
         try:
             with collector_paused():
                 await super().start()  # type: ignore[no-untyped-call]  # Ray's
@@ -184,7 +185,7 @@ class BatchServer(LLMServer):
     def _get_default_engine_class(self) -> type[Any]:
         return adapted_engine_class(
             super()._get_default_engine_class(),
-            fronts=_fronts(),
+            fronts=self._front_count,
             takes_live_calls=_goals() is not None,
         )
 
@@ -427,11 +428,6 @@ def _require_wanted() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-
-
-def _fronts() -> int:
-    # An older version has deployed engines without it.
-    return int(os.environ.get(FRONTS_VARIABLE, "1"))
 
 
 async def _opened_door(door: LiveDoor) -> Door | None:

@@ -19,6 +19,7 @@ from worker.engine_variables import (
     SPARE_KV_VARIABLE,
     SPARE_SEATS_VARIABLE,
 )
+from worker.front_count import asked_fronts
 from worker.moderations import moderation_environment
 from worker.row_rules import rules_environment
 
@@ -30,7 +31,7 @@ def replica_environment(model: Model, pool: Pool) -> dict[str, str]:
         DRAIN_SECONDS_VARIABLE: str(model.drain_seconds),
         SPARE_SEATS_VARIABLE: str(spare_seats(model)),
         SPARE_KV_VARIABLE: str(model.spare_kv),
-        FRONTS_VARIABLE: str(model.fronts),
+        FRONTS_VARIABLE: str(asked_fronts(model, pool)),
         **_live_environment(model),
         **rules_environment(model),
         **endpoints_environment(model),

@@ -42,7 +42,8 @@ def processors_of(model: Model, pool: Pool) -> int:
     """The processors that a replica needs besides its workers, for itself and its fronts."""
     if "CPU" in pool.resources:
         return 0
-    return 1 if model.fronts == 1 else 1 + model.fronts
+    # Fronts that nobody asked for take what is left of the machine's.
+    return 1 if model.fronts in (None, 1) else 1 + model.fronts
 
 
 def machines_for(bundles: Sequence[Mapping[str, float]], pool: Pool) -> int | None:

@@ -14,6 +14,7 @@ from shared.openai.endpoints import ENDPOINTS
 from worker.embedding_answers import write_from_arrays
 from worker.engine_errors import Answer
 from worker.engine_results import failure, from_http, success
+from worker.hearing import add_hearing
 from worker.moderations import add_moderations, moderation_from
 
 #: How long an abandoned request may take to leave vLLM, in seconds.
@@ -28,6 +29,7 @@ class OpenAILayer:
 
     def __init__(self, app: Any) -> None:
         add_moderations(app, moderation_from(os.environ))
+        add_hearing(app)
         self._app = app
         self._handlers = _handlers(app.state)
 

@@ -78,7 +78,7 @@ def read_yaml(path: Path, option: str = "") -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _with_on(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InvalidInputError(f"{option}{path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
@@ -88,3 +88,14 @@ def read_yaml(path: Path, option: str = "") -> Any:
         where = f", line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or "it is no YAML"
         raise InvalidInputError(f"{option}{path}{where}: {reason}.") from error
+
+
+def _with_on(value: Any) -> Any:
+    """The value with the name `on` of fields, which YAML 1.1 takes for true."""
+    match value:
+        case dict():
+            return {"on" if name is True else name: _with_on(one) for name, one in value.items()}
+        case list():
+            return [_with_on(one) for one in value]
+        case _:
+            return value

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -26,7 +27,7 @@ from cli.fleet.ray import RayNode
 from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.s3_logins.bucket import apply_own_policy
 from cli.servers import Child, Ports
-from cli.servers.process import make_private_directory, wait_ready
+from cli.servers.process import all_in_turn, make_private_directory, wait_ready
 from cli.trail import TRAIL_FILE, told
 from shared import ids
 from shared.catalog import Catalog
@@ -153,12 +154,14 @@ class Fleet:
 
     def stop(self) -> None:
         """Stop everything that was started, in reverse order."""
-        for name in ("gateway", "dispatcher"):
-            if (child := getattr(self, name, None)) is not None:
-                child.stop(10)
+        steps: list[Callable[[], object]] = [
+            partial(child.stop, 10)
+            for name in ("gateway", "dispatcher")
+            if (child := getattr(self, name, None)) is not None
+        ]
         if (ray := getattr(self, "ray", None)) is not None:
-            ray.stop()
-        self.servers.stop()
+            steps.append(ray.stop)
+        all_in_turn([*steps, self.servers.stop])
 
     def client_environment(self) -> dict[str, str]:
         """The variables that scripts need to use the fleet."""

@@ -14,7 +14,7 @@ from cli.servers import (
     missing,
     missing_for_engine,
 )
-from cli.servers.process import Child
+from cli.servers.process import Child, all_in_turn
 from shared.bus.topology import DEMO_QUEUES, Bounds
 
 
@@ -143,9 +143,8 @@ class Servers:
 
     def stop(self) -> None:
         """Stop the servers that we started."""
-        for server in (self.rabbitmq, self.ceph, self.redis):
-            if server is not None:
-                server.stop()
+        servers = (self.rabbitmq, self.ceph, self.redis)
+        all_in_turn(server.stop for server in servers if server is not None)
 
     def _broker(self, user: User) -> str:
         return self.rabbitmq.url(user) if self.rabbitmq else ""

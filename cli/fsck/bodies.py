@@ -14,7 +14,7 @@ from shared.ledger.file_records import read_file
 from shared.ledger.keys import read_key
 from shared.ledger.kinds import Kind
 from shared.ledger.packs import read_manifest, read_pack
-from shared.ledger.pipelines import Closing, Ended, StoredPipeline, read_handover
+from shared.ledger.pipelines import Closing, Ended, StoredPipeline, read_handover, read_tokenizer
 from shared.ledger.plans import read_plan
 from shared.ledger.records import answered, read_record
 from shared.ledger.tenants import read_settings
@@ -83,6 +83,12 @@ async def _handover(storage: Storage, found: Listed) -> None:
     await read_handover(storage, pipeline_id, int(edge), number)
 
 
+async def _tokenizer(storage: Storage, found: Listed) -> None:
+    _, pipeline_id, _, name = found.key.split("/")
+    digest = name.removeprefix("tokenizer-").removesuffix(".json")
+    await read_tokenizer(storage, pipeline_id, digest)
+
+
 def _batch_id(found: Listed) -> str:
     return found.key.split("/")[1]
 
@@ -117,6 +123,7 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.LANE_FAILURE: _record(LaneFailure),
     Kind.PIPELINE: _pipeline,
     Kind.HANDOVER: _handover,
+    Kind.TOKENIZER: _tokenizer,
     Kind.PART: _part,
     Kind.COMMIT: _commit,
     Kind.BATCH_RECORD: _batch_record,

@@ -176,5 +176,6 @@ _RULES: Mapping[Kind, Callable[[str, Facts], _Verdict]] = {
     Kind.BATCH_RECORD: _of_batch,
     Kind.PIPELINE: _pipeline,
     Kind.HANDOVER: _handover,
+    Kind.TOKENIZER: _handover,
     Kind.UPLOAD_PART: _upload_part,
 }

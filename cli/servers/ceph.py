@@ -3,12 +3,13 @@
 import hashlib
 import http.client
 import json
+from functools import partial
 from pathlib import Path
 
 from cli.servers.ceph_cluster import GATEWAY, CephCluster
 from cli.servers.ceph_users import CephUsers, S3User
 from cli.servers.ports import Ports
-from cli.servers.process import Child, wait_ready, write_private_file
+from cli.servers.process import Child, all_in_turn, wait_ready, write_private_file
 from shared.errors import SetupError
 
 #: The user that Batchyard's own processes are, and the owner of its bucket.
@@ -84,14 +85,13 @@ class CephS3:
     def stop(self, grace_seconds: float = 30.0) -> None:
         """End it in order: gateway, storage, monitor (the storage daemon signs off there)."""
         # The gateway holds no data, and often waits half a minute for an answer before it ends.
-        self._gateway.stop(min(grace_seconds, _GATEWAY_GRACE_SECONDS))
-        for child in (self._storage, self._monitor):
-            child.stop(grace_seconds)
+        gateway = partial(self._gateway.stop, min(grace_seconds, _GATEWAY_GRACE_SECONDS))
+        others = (partial(child.stop, grace_seconds) for child in (self._storage, self._monitor))
+        all_in_turn([gateway, *others])
 
     def kill(self) -> None:
         """End all three as a crash of the machine would."""
-        for child in reversed(self.children):
-            child.kill()
+        all_in_turn(child.kill for child in reversed(self.children))
 
     def kill_gateway(self) -> None:
         """End the gateway alone as a crash would."""

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shared.errors import SetupError
@@ -207,6 +207,14 @@ def sole_user_of(run_dir: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def all_in_turn(steps: Iterable[Callable[[], object]]) -> None:
+    """Take every step, in order, also after one has failed; raises what failed last."""
+    with contextlib.ExitStack() as stack:
+        # A stack is left from its end.
+        for step in reversed(list(steps)):
+            stack.callback(step)
 
 
 def make_private_directory(path: Path) -> None:

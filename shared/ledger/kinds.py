@@ -30,6 +30,7 @@ class Kind(StrEnum):
     BATCH_RECORD = "batch record"
     PIPELINE = "pipeline"
     HANDOVER = "handover"
+    TOKENIZER = "tokenizer"
     UPLOAD_PART = "upload part"
     BILL = "bill"
     REBUILD = "rebuild"
@@ -61,6 +62,7 @@ _KEYS: Mapping[Kind, str] = {
     Kind.BATCH_RECORD: rf"{_BATCH}/record-\d+\.json",
     Kind.PIPELINE: r"pipelines/[^/]+/(pipeline|cancel|failure|end)\.json",
     Kind.HANDOVER: r"pipelines/[^/]+/edges/\d+/\d+\.jsonl",
+    Kind.TOKENIZER: r"pipelines/[^/]+/edges/tokenizer-[0-9a-f]{64}\.json",
     Kind.UPLOAD_PART: r"uploads/.+",
     Kind.BILL: r"bills/.+",
     Kind.REBUILD: r"rebuilds/\d+",

@@ -7,6 +7,7 @@ there. So a repeat after a crash hands on the same bytes, whatever a template, a
 would make of the rows a second time.
 """
 
+import hashlib
 from collections.abc import AsyncGenerator
 from itertools import pairwise
 from typing import Literal
@@ -36,8 +37,10 @@ class StoredPipeline(msgspec.Struct, frozen=True, kw_only=True):
     #: The client's declaration, and the objects of its input as they were.
     declaration: msgspec.Raw
     pinned: msgspec.Raw
-    #: The same of the tables that stages join, by stage.
+    #: The same of the other tables that stages read, by stage.
     joined: dict[int, msgspec.Raw] = {}
+    #: The digests of the tokenizers that stages count with, by stage.
+    tokenizers: dict[int, str] = {}
     output_seconds: int = 0
 
 
@@ -128,6 +131,30 @@ def edges_folder(pipeline_id: str) -> str:
 def edge_folder(pipeline_id: str, edge: int) -> str:
     """The prefix of an edge's handovers."""
     return f"{edges_folder(pipeline_id)}{edge:02d}/"
+
+
+def tokenizer_key(pipeline_id: str, digest: str) -> str:
+    """The S3 key of a tokenizer's file, which is named by its SHA-256."""
+    return f"{edges_folder(pipeline_id)}tokenizer-{digest}.json"
+
+
+async def write_tokenizer(storage: Storage, pipeline_id: str, body: bytes) -> str:
+    """Keep the tokenizer's file; returns its digest."""
+    digest = hashlib.sha256(body).hexdigest()
+    await storage.create(tokenizer_key(pipeline_id, digest), body)
+    return digest
+
+
+async def read_tokenizer(storage: Storage, pipeline_id: str, digest: str) -> bytes:
+    """The tokenizer's file. Raises BrokenObjectError, also if it is gone."""
+    key = tokenizer_key(pipeline_id, digest)
+    try:
+        body = await storage.get(key)
+    except NotFoundError as error:
+        raise BrokenObjectError(key, "it is gone") from error
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise BrokenObjectError(key, "its bytes are not those that were written")
+    return body
 
 
 def handover_key(pipeline_id: str, edge: int, number: int) -> str:

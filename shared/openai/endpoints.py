@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from shared.openai.bodies import Body
 from shared.openai.bodies.embedding import EmbeddingBody
 from shared.openai.bodies.generation import COMPLETION_TOKENS, ChatBody, CompletionBody
+from shared.openai.bodies.hearing import HearingBody, TranscriptionBody, TranslationBody
 from shared.openai.bodies.messages import MessagesBody
 from shared.openai.bodies.moderation import ModerationBody
 from shared.openai.bodies.pooling import ClassifyBody, PoolingBody
@@ -45,9 +46,9 @@ class Endpoint:
     #: What is known of the other fields of the body.
     body: type[Body]
     #: What a form is: `messages` that the chat template makes a prompt of, a text or `items` of a
-    #: conversation for it, `texts` that are prompts as they are, or the two sides of `pairs`, each
-    #: of which is a prompt.
-    prompt: Literal["messages", "items", "texts", "pairs"]
+    #: conversation for it, `texts` that are prompts as they are, the two sides of `pairs`, each
+    #: of which is a prompt, or a `sound`.
+    prompt: Literal["messages", "items", "texts", "pairs", "sound"]
     #: The fields that limit the tokens of one answer: the first one that is set counts. Empty where
     #: an answer has no tokens.
     output_limits: tuple[str, ...] = ()
@@ -113,6 +114,19 @@ def _rerank(path: str) -> Endpoint:
     return Endpoint(path, _COMPARING, forms, body=RerankBody, prompt="pairs", is_openais=False)
 
 
+def _hearing(path: str, body: type[HearingBody]) -> Endpoint:
+    return Endpoint(
+        path,
+        tasks=("transcription",),
+        forms=(("file_url",),),
+        body=body,
+        prompt="sound",
+        output_limits=("max_completion_tokens",),
+        # Its batches have none.
+        is_openais=False,
+    )
+
+
 _ROWS = (
     Endpoint(
         "/v1/chat/completions",
@@ -164,6 +178,8 @@ _ROWS = (
         output_limits=("max_tokens",),
         is_openais=False,
     ),
+    _hearing("/v1/audio/transcriptions", TranscriptionBody),
+    _hearing("/v1/audio/translations", TranslationBody),
     # vLLM has them under several paths, and clients know one or the other.
     *map(_score, ("/v1/score", "/score")),
     *map(_rerank, ("/v1/rerank", "/v2/rerank", "/rerank")),

@@ -16,6 +16,8 @@ IGNORED: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
+    "timestamp_granularities": (["segment"],),
+    "timestamp_granularities[]": (["segment"],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }

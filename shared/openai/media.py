@@ -6,7 +6,7 @@ URLs at domains that the operator names.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,6 +18,8 @@ from shared.openai.endpoints import CONTENTS
 S3_SCHEME = "s3://"
 #: Fields of a part that hold a URL, or an object with one.
 _URLS = frozenset({"audio_url", "file_url", "image_url", "source", "video_url"})
+#: The field beside a request's others that holds the URL of a sound to be heard.
+_SOUND = "file_url"
 #: Fields of a part that hold an object with base64.
 _DATA = frozenset({"input_audio", "source"})
 #: Parts that hold the engine's own objects instead of media, and the name under which the engine
@@ -78,6 +80,8 @@ class Medium(NamedTuple):
 
 def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
     """The media that a request names by URLs, wherever the engine would look for one."""
+    if isinstance(url := body.get(_SOUND), str):
+        yield Medium(_SOUND, url, cast("dict[str, Any]", body), _SOUND)
     for place, name, value, holder in _fields(body):
         if name not in _URLS:
             continue

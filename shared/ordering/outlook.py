@@ -36,7 +36,7 @@ _OVERDUE = (1.25, 1.7)
 #: How full of others the engine is, in engines: more makes no difference.
 _FULL = 2.0
 #: Of rows that are on their way, this part is still to be run.
-_ON_THE_WAY = 0.25
+_ON_THE_WAY = 0.5
 #: Of what a batch is counted for, so that nothing is counted as nothing.
 _LEAST_SECONDS = 1e-3
 

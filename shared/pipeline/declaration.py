@@ -14,14 +14,19 @@ MAX_STAGES = 32
 MAX_COLUMNS = 100
 #: Rows that one row may be split into.
 MAX_CHUNKS = 10_000
+#: Rows of a table that one row may be given.
+MAX_K = 1000
+#: What a row of a table that is near to another one says of how near it is.
+SCORE = "score"
 #: How a column is named in a template.
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 _MAX_EXPRESSION = 4096
 #: Names that mean something else in a template.
 _WORDS = frozenset({*keyword.kwlist, "false", "loop", "none", "row", "self", "true"})
 
-Kind = Literal["call", "split", "filter", "deduplicate", "join"]
+Kind = Literal["call", "split", "filter", "deduplicate", "join", "top_k"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Metric = Literal["cosine", "dot"]
 
 
 class _Shape(BaseModel):
@@ -91,6 +96,28 @@ class Join(Table):
         return self.rows(template=template)
 
 
+class TopK(Table):
+    """A stage that adds to each row those rows of another table whose vectors are nearest."""
+
+    vector: str = Field(max_length=256, description="The column of the table with the vectors.")
+    query: str = Field(description="The column of the pipeline's rows with their vectors.")
+    k: Integer = Field(ge=1, le=MAX_K, description="How many rows of the table, at most.")
+    metric: Metric = Field(
+        default="cosine", description="What is nearer: the cosine, or the dot product as it is."
+    )
+    into: str = Field(
+        pattern=NAME,
+        description="The new column: a list of objects with the table's columns and the `score`, "
+        "the nearest first.",
+    )
+
+    def dataset(self) -> Dataset:
+        """The dataset of the table's rows, each with its vector."""
+        whole = self.rows()
+        template = {"vector": _value_of(self.vector), "columns": whole.template}
+        return self.rows(template=template)
+
+
 class Call(_Shape):
     """A stage that sends each row to a model."""
 
@@ -141,6 +168,12 @@ class Split(_Shape):
         description="The column that the chunk becomes. Without it, it takes its text's place.",
     )
 
+    model: str | None = Field(
+        default=None,
+        description="The model whose own tokenizer counts. Without it, a token is a word, or four "
+        "bytes of a longer one.",
+    )
+
     @model_validator(mode="after")
     def _goes_on(self) -> "Split":
         if self.overlap >= self.tokens:
@@ -166,12 +199,18 @@ class Stage(_Shape):
         description="Of rows with the same values in these columns, the first one stays.",
     )
     join: Join | None = None
+    top_k: TopK | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> "Stage":
         if len(self.model_fields_set) != 1 or getattr(self, self.kind) is None:
             raise ValueError(f"name one of {', '.join(KINDS)}")
         return self
+
+    @property
+    def table(self) -> Join | TopK | None:
+        """The other table that it reads, if it reads one."""
+        return self.join or self.top_k
 
     @property
     def kind(self) -> Kind:

@@ -11,7 +11,16 @@ from shared.dataset.template import ROW, MalformedTemplateError, used_names
 from shared.errors import InvalidInputError
 from shared.openai.endpoints import ENDPOINTS
 from shared.pipeline.answers import answers_schema, new_columns
-from shared.pipeline.declaration import MAX_COLUMNS, NAME, Call, Declaration, Join, Stage
+from shared.pipeline.declaration import (
+    MAX_COLUMNS,
+    NAME,
+    SCORE,
+    Call,
+    Declaration,
+    Join,
+    Stage,
+    TopK,
+)
 from shared.pipeline.stepping import Render, Step
 from shared.table.answer_shape import MalformedSchemaError
 
@@ -50,8 +59,15 @@ class Joining(NamedTuple):
     join: Join
 
 
+class Ranking(NamedTuple):
+    """A stage that adds the nearest rows of another table."""
+
+    stage: int
+    top_k: TopK
+
+
 #: What rows take between two calls: steps of one process, or what has to know of other rows.
-Part = list[Step] | Deduplication | Joining
+Part = list[Step] | Deduplication | Joining | Ranking
 
 
 class Edge(NamedTuple):
@@ -86,6 +102,8 @@ def planned(declaration: Declaration) -> Plan:
             parts.append(Deduplication(number, stage.deduplicate))
         elif stage.join is not None:
             parts.append(Joining(number, stage.join))
+        elif stage.top_k is not None:
+            parts.append(Ranking(number, stage.top_k))
         elif parts and isinstance(parts[-1], list):
             parts[-1].append(_step(number, stage))
         else:
@@ -122,12 +140,20 @@ def _after(
         return _after_call(stage.call, f"{place}.call", columns, models)
     if stage.split is not None:
         _require_known([stage.split.column], columns, f"{place}.split.column")
+        if (model := stage.split.model) is not None and model not in models:
+            raise InvalidInputError(
+                f"Invalid '{place}.split.model': the model '{_shown(model)}' does not exist.",
+                param=f"{place}.split.model",
+                code="model_not_found",
+            )
         if stage.split.into is None or stage.split.into == stage.split.column:
             return columns
         _require_new([stage.split.into], columns, f"{place}.split.into")
         return [*columns, stage.split.into]
     if stage.join is not None:
         return _after_join(stage.join, f"{place}.join", columns)
+    if stage.top_k is not None:
+        return _after_top_k(stage.top_k, f"{place}.top_k", columns)
     if stage.filter is not None:
         _require_used({}, stage.filter, columns, place)
     if stage.deduplicate is not None:
@@ -142,6 +168,16 @@ def _after_join(join: Join, place: str, columns: list[str]) -> list[str]:
         _require_name(name, f"{place}.columns")
     _require_new(made, columns, f"{place}.columns")
     return [*columns, *made]
+
+
+def _after_top_k(top_k: TopK, place: str, columns: list[str]) -> list[str]:
+    _require_known([top_k.query], columns, f"{place}.query")
+    found = list(top_k.named_columns)
+    for name in found:
+        _require_name(name, f"{place}.columns")
+    _require_new([SCORE], found, f"{place}.columns")
+    _require_new([top_k.into], columns, f"{place}.into")
+    return [*columns, top_k.into]
 
 
 def _after_call(

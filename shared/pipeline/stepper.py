@@ -16,7 +16,7 @@ from shared.dataset.frames import Done, Kind, Problem, encoded, frame
 from shared.dataset.pipes import Pipes, RemoteFile, begin
 from shared.dataset.row_time import bounded, heed_row_time
 from shared.dataset.template import ROW, MalformedTemplateError, RowError, RowFilter, RowTemplate
-from shared.pipeline.chunks import chunks, estimated_starts
+from shared.pipeline.chunks import Tokens, chunks, estimated
 from shared.pipeline.declaration import MAX_CHUNKS
 from shared.pipeline.stepping import (
     Dropped,
@@ -31,6 +31,8 @@ from shared.pipeline.stepping import (
 )
 
 T = TypeVar("T")
+#: What is known of the tokens of a text.
+TokensOf = Callable[[str], Tokens]
 
 _TOGETHER = 200
 
@@ -38,10 +40,10 @@ _TOGETHER = 200
 class Stepper:
     """Takes one row after the other through the steps."""
 
-    def __init__(self, job: StepsJob, starts_of: Callable[[str], list[int]]) -> None:
-        """`starts_of` says where the tokens of a text begin. Raises MalformedTemplateError."""
+    def __init__(self, job: StepsJob, tokens_of: Mapping[int, TokensOf]) -> None:
+        """`tokens_of` are those that count, by stage. Raises MalformedTemplateError."""
         self._job = job
-        self._starts_of = starts_of
+        self._tokens_of = tokens_of
         self._filters = {step.stage: RowFilter(step.filter) for step in job.steps if step.filter}
         self._template = RowTemplate(job.render.template) if job.render else None
 
@@ -87,7 +89,8 @@ class Stepper:
     def _chunks(self, text: str, step: Step) -> Iterator[str]:
         if not text:
             return iter([text])
-        return chunks(text, self._starts_of(text), step.tokens, step.overlap)
+        tokens = self._tokens_of.get(step.stage, estimated)(text)
+        return chunks(text, tokens, step.tokens, step.overlap)
 
     def _end(self, item: Item) -> Outcome:
         render = self._job.render
@@ -114,23 +117,31 @@ def _failed(item: Item, stage: int, fault: RowError) -> Failed:
     return Failed(item.id, stage, "invalid_row", f"{fault.param}: {fault.reason}.")
 
 
-def _starts_of(pipes: Pipes, job: StepsJob) -> Callable[[str], list[int]]:
-    """The tokens of the job's tokenizer; without one, an estimate."""
-    if not job.tokenizer_size:
-        return estimated_starts
+def _tokens_of(tokenizer_file: bytes) -> TokensOf:
+    """The tokens as this tokenizer has them, without those that a model adds."""
     # Only where it is needed: it takes a while to load.
     from tokenizers import Tokenizer  # noqa: PLC0415  # as above
 
-    tokenizer = Tokenizer.from_str(RemoteFile(pipes, 1, job.tokenizer_size).readall().decode())
+    tokenizer = Tokenizer.from_str(tokenizer_file.decode())
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
-    def starts(text: str) -> list[int]:
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    def tokens(text: str) -> Tokens:
         found = [start for start, _ in tokenizer.encode(text, add_special_tokens=False).offsets]
         # Several tokens may be one character.
-        return sorted({0, *(one for one in found if one < len(text))})
+        return Tokens(sorted({0, *(one for one in found if one < len(text))}), count)
 
-    return starts
+    return tokens
+
+
+def _tokenizers(pipes: Pipes, job: StepsJob) -> dict[int, TokensOf]:
+    return {
+        stage: _tokens_of(RemoteFile(pipes, 1 + number, size).readall())
+        for number, (stage, size) in enumerate(sorted(job.tokenizer_sizes.items()))
+    }
 
 
 def main() -> None:
@@ -140,7 +151,7 @@ def main() -> None:
         job = begin(pipes, StepsJob)
         heed_row_time()
         try:
-            stepper = bounded(job.row_seconds, partial(Stepper, job, _starts_of(pipes, job)))
+            stepper = bounded(job.row_seconds, partial(Stepper, job, _tokenizers(pipes, job)))
         except MalformedTemplateError as fault:
             problem = Problem("invalid_template", f"{fault}.", fault.problem.param)
             pipes.send(encoded(Kind.PROBLEM, problem))

@@ -31,8 +31,8 @@ class StepsJob(msgspec.Struct, frozen=True):
     steps: list[Step]
     render: Render | None
     size: int
-    #: Of a tokenizer's file, whose tokens count; 0 without one.
-    tokenizer_size: int = 0
+    #: Of the tokenizers' files whose tokens count, by stage; without one they are estimated.
+    tokenizer_sizes: dict[int, int] = {}
     row_seconds: float = 2.0
     memory_bytes: int = 3 * 1024**3
 

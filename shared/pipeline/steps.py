@@ -1,6 +1,6 @@
 """Takes rows through stages without a model, in a process without credentials."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from shared.dataset.child import said_by
@@ -25,6 +25,8 @@ _DIED = Problem(
 )
 
 
+_NONE: Mapping[int, bytes] = {}
+
 #: Enough to find one row among thousands. Each may cost seconds of a core.
 _MAX_DEATHS = 16
 
@@ -38,29 +40,35 @@ class StepsError(BatchyardError):
 
 
 async def taken_through(
-    items: Sequence[Item], steps: Sequence[Step], render: Render | None, tokenizer: bytes = b""
+    items: Sequence[Item],
+    steps: Sequence[Step],
+    render: Render | None,
+    tokenizers: Mapping[int, bytes] = _NONE,
 ) -> list[Outcome]:
     """What becomes of the rows, in their order. Raises StepsError.
 
+    `tokenizers` are the files of those that count tokens, by stage.
     A row that ends the process ends at the first of the stages; those beside it go on.
     """
     if not items or (not steps and render is None):
         return [Passed(one.id, one.columns) for one in items]
-    return await _Taking(steps, render, tokenizer).outcomes(items)
+    return await _Taking(steps, render, tokenizers).outcomes(items)
 
 
 class _Taking:
     """Rows on their way, and how many processes they have ended."""
 
-    def __init__(self, steps: Sequence[Step], render: Render | None, tokenizer: bytes) -> None:
+    def __init__(
+        self, steps: Sequence[Step], render: Render | None, tokenizers: Mapping[int, bytes]
+    ) -> None:
         self._steps = steps
         self._render = render
-        self._tokenizer = tokenizer
+        self._tokenizers = tokenizers
         self._deaths = 0
 
     async def outcomes(self, items: Sequence[Item]) -> list[Outcome]:
         try:
-            return await _said(items, self._steps, self._render, self._tokenizer)
+            return await _said(items, self._steps, self._render, self._tokenizers)
         except StepsError as error:
             if error.problem is not _DIED:
                 raise
@@ -74,10 +82,15 @@ class _Taking:
 
 
 async def _said(
-    items: Sequence[Item], steps: Sequence[Step], render: Render | None, tokenizer: bytes
+    items: Sequence[Item],
+    steps: Sequence[Step],
+    render: Render | None,
+    tokenizers: Mapping[int, bytes],
 ) -> list[Outcome]:
-    bodies = (lines_of(items), tokenizer)
-    job = StepsJob(list(steps), render, len(bodies[0]), len(tokenizer))
+    mine = {step.stage: tokenizers[step.stage] for step in steps if step.stage in tokenizers}
+    bodies = (lines_of(items), *(body for _, body in sorted(mine.items())))
+    sizes = {stage: len(body) for stage, body in mine.items()}
+    job = StepsJob(list(steps), render, len(bodies[0]), sizes)
 
     async def read(source: int, start: int, end: int) -> bytes:
         return bodies[source][start:end]

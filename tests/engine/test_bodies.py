@@ -29,6 +29,8 @@ from tests.bodies import (
     RERANK,
     RESPONSES,
     SCORE,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
     WRONG,
     made_up,
 )
@@ -121,6 +123,16 @@ def _takes_response(body: Any) -> None:
     request.to_sampling_params(_max_tokens(request.max_output_tokens), {})
 
 
+def _takes_transcription(body: Any) -> None:
+    request = _transcription_request().model_validate(body)
+    request.to_sampling_params(_CONTEXT, {})
+
+
+def _takes_translation(body: Any) -> None:
+    request = _translation_request().model_validate(body)
+    request.to_sampling_params(_CONTEXT, {})
+
+
 def _max_tokens(limit: int | None) -> int:
     from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 
@@ -137,6 +149,8 @@ _TAKES: dict[str, Callable[[Any], None]] = {
     RERANK: _takes_rerank,
     CLASSIFY: _takes_classification,
     POOLING: _takes_pooling,
+    TRANSCRIPTIONS: _takes_transcription,
+    TRANSLATIONS: _takes_translation,
 }
 
 
@@ -194,6 +208,18 @@ def _pooling_request() -> Any:
     return PoolingRequest
 
 
+def _transcription_request() -> Any:
+    from vllm.entrypoints.launchers.run_batch import BatchTranscriptionRequest
+
+    return BatchTranscriptionRequest
+
+
+def _translation_request() -> Any:
+    from vllm.entrypoints.launchers.run_batch import BatchTranslationRequest
+
+    return BatchTranslationRequest
+
+
 _REQUESTS: dict[str, Callable[[], Any]] = {
     CHAT: _chat_request,
     COMPLETIONS: _completion_request,
@@ -204,6 +230,8 @@ _REQUESTS: dict[str, Callable[[], Any]] = {
     RERANK: _rerank_request,
     CLASSIFY: _classification_request,
     POOLING: _pooling_request,
+    TRANSCRIPTIONS: _transcription_request,
+    TRANSLATIONS: _translation_request,
 }
 
 

@@ -1,5 +1,6 @@
 """An engine's arguments and environment follow from its model and its pool. Starts no engine."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -197,6 +198,27 @@ def test_the_check_tells_what_a_model_is_taken_for_whose_files_are_elsewhere(
     catalog.write_text(f"{start}    tasks: [rerank]\n")
     assert check_catalog(catalog) == 0
     assert "files" not in capsys.readouterr().out
+
+
+def test_the_check_refuses_a_model_that_hears_where_nothing_reads_sounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from worker import check
+
+    (tmp_path / "ears").mkdir()
+    config = {"architectures": ["VoxtralForConditionalGeneration"]}
+    (tmp_path / "ears/config.json").write_text(json.dumps(config))
+    catalog = tmp_path / "catalog.yaml"
+    start = "pools: {cpu: {resources: {CPU: 1}}}\nmodels:\n  ears:\n    source: ./ears\n"
+    monkeypatch.setattr(check, "_SOUND_LIBRARIES", ("no_such_library",))
+
+    catalog.write_text(f"{start}    pools: [cpu]\n")
+    assert check.check_catalog(catalog) == 2
+    said = capsys.readouterr().out
+    assert f"{catalog}:3: models.ears: it hears, and vLLM reads sounds with no_such_lib" in said
+
+    catalog.write_text(f"{start}    endpoints: [/v1/chat/completions]\n    pools: [cpu]\n")
+    assert check.check_catalog(catalog) == 0
 
 
 _LARGE = """pools: {h100: {accelerator_type: H100, machine: {GPU: 4, CPU: 64}, max_machines: 1}}

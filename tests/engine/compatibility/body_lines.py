@@ -14,6 +14,8 @@ from tests.bodies import (
     OPEN,
     POOLING,
     RESPONSES,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
     WRONG,
 )
 from tests.engine.compatibility.line import CHAT, JUDGE, WRITER, Line
@@ -34,8 +36,8 @@ def _line(feature: str, path: str, change: dict[str, Any]) -> Line:
     return Line(engine, feature, json.dumps(change)[:200], path, body)
 
 
-#: vLLM has no moderations, and what it makes of the others has lines of its own.
-_ELSEWHERE = {EMBEDDINGS, MODERATIONS, POOLING}
+#: vLLM has no moderations, no model of the lines hears, and the others have lines of their own.
+_ELSEWHERE = {EMBEDDINGS, MODERATIONS, POOLING, TRANSCRIPTIONS, TRANSLATIONS}
 LINES: tuple[Line, ...] = tuple(
     _line(feature, path, change)
     for feature, changes in (

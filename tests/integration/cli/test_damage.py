@@ -44,6 +44,7 @@ from shared.ledger.pipelines import (
     create_handover,
     handover_key,
     pipeline_key,
+    tokenizer_key,
 )
 from shared.ledger.plans import plan_key
 from shared.ledger.quarantine import QUARANTINE
@@ -227,6 +228,11 @@ async def _handover(yards: Yards, name: str) -> tuple[str, str]:
     return handover_key(pipeline.id, 0, 0), ""
 
 
+async def _tokenizer(yards: Yards, name: str) -> tuple[str, str]:
+    pipeline = await yards.pipeline(name, tokenizers={0: name.encode()})
+    return tokenizer_key(pipeline.id, pipeline.stored.tokenizers[0]), ""
+
+
 def _plain(prefix: str, *, name_by_number: bool = False) -> Callable[[Yards, str], Any]:
     async def make(yards: Yards, name: str) -> tuple[str, str]:
         number = [*DAMAGES, WHOLE].index(name)
@@ -293,6 +299,7 @@ CASES: Mapping[Kind, Case] = {
     Kind.PIPELINE: Case(_pipeline),
     # What a rebuild makes of Redis needs none; the pipeline fails when it reads it.
     Kind.HANDOVER: Case(_handover, named=()),
+    Kind.TOKENIZER: Case(_tokenizer, named=()),
     Kind.UPLOAD_PART: Case(_plain("uploads/x/"), named=()),
     Kind.REBUILD: Case(_plain("rebuilds/", name_by_number=True), named=()),
     Kind.BILL: Case(_plain("bills/"), named=()),

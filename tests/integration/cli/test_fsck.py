@@ -58,6 +58,7 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
     # The pipeline itself misses them, and fails.
     Kind.PIPELINE: {**_EVERYTHING, "gone": ""},
     Kind.HANDOVER: {**_EVERYTHING, "gone": ""},
+    Kind.TOKENIZER: {**_EVERYTHING, "gone": ""},
     # Nobody misses it: its lines are in the input.
     Kind.COPY: {**_EVERYTHING, "gone": ""},
     # Redis has not heard of it in this test.
@@ -71,6 +72,7 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
 _LEFT = {
     *(Kind.ADDITION, Kind.FILE, Kind.PACK, Kind.PLAN, Kind.RESULT, Kind.TABLE),
     *(Kind.LANE_FAILURE, Kind.DATASET, Kind.PIPELINE, Kind.HANDOVER),
+    Kind.TOKENIZER,
 }
 
 

@@ -1,11 +1,14 @@
 """Pipelines behind the doors: deaths between the steps, damage, and a lost Redis."""
 
 import asyncio
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cli import servers
@@ -14,7 +17,13 @@ from dispatcher.forgetting import forget_pipelines
 from dispatcher.pipeline_end import PipelineEnd
 from dispatcher.pipeline_run import PipelineRun
 from dispatcher.pipelines import PipelineKeeper
-from shared.ledger.pipelines import edge_folder, handover_key, pipeline_folder, pipeline_key
+from shared.ledger.pipelines import (
+    edge_folder,
+    handover_key,
+    pipeline_folder,
+    pipeline_key,
+    tokenizer_key,
+)
 from shared.lifecycle import FINAL, Status
 from shared.state import PipelineRecord, State
 from shared.storage import Storage
@@ -22,6 +31,8 @@ from shared.submission.pipelines import Pipeline, read_pipeline
 from tests.eventually import eventually
 from tests.integration.cli.yards import A_CALL, TENANT, Yards, empty, yards_in
 from tests.integration.dispatcher.conftest import MICROS
+from tests.models import make_model
+from worker.engine_errors import Result
 
 _SECOND = {
     "call": {
@@ -35,6 +46,11 @@ _ANSWER = {
     "usage": {"prompt_tokens": 3, "completion_tokens": 2},
 }
 _SAID = (200, json.dumps(_ANSWER).encode(), MICROS)
+_VECTOR = {
+    "type": "object",
+    "properties": {"at": {"type": "array", "items": {"type": "number"}}},
+    "required": ["at"],
+}
 _STAGES: Sequence[dict[str, Any]] = (
     {"filter": "text != 't0'"},
     A_CALL,
@@ -52,6 +68,11 @@ def state(own_state: State) -> State:
 @pytest.fixture
 def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
     return yards_in(tmp_path, state, storage)
+
+
+def _answered(text: str) -> Result:
+    body = {**_ANSWER, "choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
+    return 200, json.dumps(body).encode(), MICROS
 
 
 async def a_run(yards: Yards, pipeline_id: str) -> PipelineRun:
@@ -72,16 +93,24 @@ async def record_of(yards: Yards, pipeline: Pipeline) -> PipelineRecord:
     return await yards.state.pipelines.get(TENANT, pipeline.id)
 
 
-async def work(yards: Yards, pipeline: Pipeline) -> None:
-    """What lane jobs and the finaliser do for its batches."""
+async def work(
+    yards: Yards, pipeline: Pipeline, said: Callable[[int], Result] = lambda _: _SAID
+) -> None:
+    """What lane jobs and the finaliser do for its batches; `said` is the answer to each row."""
     for batch in await yards.state.batches.many(pipeline.batch_ids):
         if batch.status is Status.IN_PROGRESS and batch.number("slices_total"):
-            await yards.yard.run(batch.id, lambda _: _SAID)
+            await yards.yard.run(batch.id, said)
         if batch.status in (Status.FINALIZING, Status.CANCELLING):
             await yards.yard.finaliser.finish(batch.id)
 
 
-async def lead(yards: Yards, pipeline: Pipeline, *, steps: int = 60) -> PipelineRecord:
+async def lead(
+    yards: Yards,
+    pipeline: Pipeline,
+    *,
+    steps: int = 60,
+    said: Callable[[int], Result] = lambda _: _SAID,
+) -> PipelineRecord:
     """Let another leader do each step, until the pipeline has ended."""
     for _ in range(steps):
         record = await record_of(yards, pipeline)
@@ -90,7 +119,7 @@ async def lead(yards: Yards, pipeline: Pipeline, *, steps: int = 60) -> Pipeline
         run = await a_run(yards, pipeline.id)
         await run.step(record)
         await run.close()
-        await work(yards, pipeline)
+        await work(yards, pipeline, said)
     return await record_of(yards, pipeline)
 
 
@@ -145,6 +174,85 @@ async def test_rows_are_joined_with_those_of_another_table_by_their_key(
     assert set(labels.values()) <= {"zero", "two", None}
     errors = await lines(yards, ended, "error")
     assert [error["error"]["code"] for error in errors] == ["no_match"] * failed
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
+async def test_rows_get_those_of_another_table_whose_vectors_are_nearest(
+    format_: str, yards: Yards
+) -> None:
+    vectors = [[float(n == column) for column in range(3)] for n in range(3)]
+    table = [{"name": f"n{n}", "v": vector} for n, vector in enumerate(vectors)]
+    table.append({"name": "none", "v": None})  # type: ignore[dict-item]  # it is left out
+    body = b"".join(json.dumps(one).encode() + b"\n" for one in table)
+    if format_ == "parquet":
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(table), sink)
+        body = sink.getvalue()
+    file = await yards.upload("file-vectors", body)
+    # The texts are t0 to t4.
+    asked = {"file_id": file.id, "format": format_, "columns": {"found": "name"}, "vector": "v"}
+    embed = {"call": {**A_CALL["call"], "schema": _VECTOR}}
+    top_k = {"top_k": {**asked, "query": "at", "k": 2, "metric": "dot", "into": "near"}}
+
+    pipeline = await yards.pipeline("nearest", embed, top_k)
+    answers = iter([[0.0, 2.0, 1.0], [0.0, 1.0]])
+    said = {n: json.dumps({"at": next(answers, [3.0, 1.0, 2.0])}) for n in range(9)}
+    ended = await lead(yards, pipeline, said=lambda row: _answered(said[row]))
+
+    rows = {row["custom_id"]: row["near"] for row in await lines(yards, ended, "output")}
+    assert len(rows) == 8
+    assert rows["r0"] == [{"found": "n1", "score": 2.0}, {"found": "n2", "score": 1.0}]
+    assert rows["r2"] == [{"found": "n0", "score": 3.0}, {"found": "n2", "score": 2.0}]
+    [error] = await lines(yards, ended, "error")
+    assert (error["custom_id"], error["stage"], error["error"]["code"]) == ("r1", 1, "no_vector")
+
+
+@pytest.mark.parametrize(
+    ("table", "code"),
+    [
+        ([{"v": [1.0]}, {"v": [1.0, 2.0]}], "other_dimensions"),
+        ([{"v": "text"}], "no_vector"),
+        ([{"v": None}], "no_vectors"),
+    ],
+)
+async def test_a_table_without_vectors_that_can_be_compared_fails_the_pipeline(
+    table: list[dict[str, Any]], code: str, yards: Yards
+) -> None:
+    file = await yards.upload("file-v", b"".join(json.dumps(one).encode() + b"\n" for one in table))
+    top_k = {"file_id": file.id, "format": "jsonl", "columns": {"w": "v"}, "vector": "v"}
+    stage = {"top_k": {**top_k, "query": "text", "k": 2, "into": "near"}}
+
+    ended = await lead(yards, await yards.pipeline("fails", stage, A_CALL))
+
+    assert (ended.fields["status"], ended.fields["error_code"]) == ("failed", code)
+
+
+async def test_texts_are_cut_by_a_tokenizer_which_each_leader_reads(
+    yards: Yards, tmp_path: Path
+) -> None:
+    file = (make_model(tmp_path / "model") / "tokenizer.json").read_bytes()
+    split = {"split": {"column": "text", "tokens": 1, "into": "chunk", "model": "m"}}
+
+    pipeline = await yards.pipeline("tokens", split, A_CALL, tokenizers={0: file})
+    ended = await lead(yards, pipeline)
+
+    rows = await lines(yards, ended, "output")
+    # By its estimate, a text such as `t4` is one token; this tokenizer has two.
+    assert sorted(row["custom_id"] for row in rows) == [
+        f"r{n}#{m}" for n in range(9) for m in (0, 1)
+    ]
+    assert {row["chunk"] for row in rows} == {"t", *"01234"}
+
+
+async def test_a_tokenizer_that_is_lost_fails_the_pipeline(yards: Yards) -> None:
+    split = {"split": {"column": "text", "tokens": 1, "model": "m"}}
+    pipeline = await yards.pipeline("lost", split, A_CALL, tokenizers={0: b"{}"})
+    key = tokenizer_key(pipeline.id, pipeline.stored.tokenizers[0])
+    await yards.storage.put(key, b"other")
+
+    ended = await lead(yards, pipeline)
+
+    assert (ended.fields["status"], ended.fields["error_code"]) == ("failed", "handover_lost")
 
 
 async def test_what_was_handed_over_and_not_added_is_added_by_the_next_leader(

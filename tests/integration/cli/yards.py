@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from shared.catalog_file import load_catalog
 from shared.input.validation import Limits
 from shared.input_places import InputPlaces
 from shared.ledger.file_records import write_file
-from shared.ledger.pipelines import StoredPipeline
+from shared.ledger.pipelines import StoredPipeline, write_tokenizer
 from shared.pipeline.declaration import Declaration
 from shared.slices import Claim
 from shared.slicing import SliceLimits
@@ -128,8 +129,14 @@ class Yards:
             await self.yard.planner.plan(batch_id)
         return batch_id
 
-    async def pipeline(self, name: str, *stages: dict[str, Any]) -> Pipeline:
+    async def pipeline(
+        self,
+        name: str,
+        *stages: dict[str, Any],
+        tokenizers: Mapping[int, bytes] | None = None,
+    ) -> Pipeline:
         """A pipeline over a small table, as the gateway makes it."""
+        pipeline_id = ids.pipeline_id(TENANT, name)
         rows = b"".join(b'{"id": "r%d", "text": "t%d"}\n' % (n, n // 2) for n in range(9))
         file = await self.upload(ids.pipeline_file_id(name, "input"), rows)
         declared = {
@@ -146,19 +153,25 @@ class Yards:
         pinned = await datasets.pinned(TENANT, declaration.input.dataset())
         now = int(time.time())
         stored = StoredPipeline(
-            id=ids.pipeline_id(TENANT, name),
+            id=pipeline_id,
             tenant=TENANT,
             fingerprint=name,
             created_at=now,
             expires_at=now + 86_400,
-            declaration=msgspec.Raw(declaration.model_dump_json(exclude_unset=True).encode()),
+            declaration=msgspec.Raw(
+                declaration.model_dump_json(by_alias=True, exclude_unset=True).encode()
+            ),
             pinned=msgspec.Raw(msgspec.json.encode(pinned)),
             joined={
                 number: msgspec.Raw(
-                    msgspec.json.encode(await datasets.pinned(TENANT, stage.join.dataset()))
+                    msgspec.json.encode(await datasets.pinned(TENANT, stage.table.dataset()))
                 )
                 for number, stage in enumerate(declaration.stages)
-                if stage.join is not None
+                if stage.table is not None
+            },
+            tokenizers={
+                number: await write_tokenizer(self.storage, pipeline_id, body)
+                for number, body in (tokenizers or {}).items()
             },
         )
         return await accept_pipeline(self.state, self.storage, self.catalog, stored)

@@ -9,7 +9,7 @@ from gateway.tokens import Counter, load_counter
 from shared.catalog import Model
 from shared.input.rows import Row
 from shared.input.validation import InputCheck
-from tests.models import make_model
+from tests.models import as_its_files_say, make_model
 
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
@@ -191,7 +191,8 @@ def test_nothing_has_no_tokens() -> None:
 
 def _counter(folder: Path, max_model_len: int | None) -> Counter:
     engine = {} if max_model_len is None else {"max_model_len": max_model_len}
-    return load_counter(Model(name="m", source=str(folder), pools=("p",), engine=engine))
+    model = Model(name="m", source=str(folder), pools=("p",), engine=engine)
+    return load_counter(model, as_its_files_say)
 
 
 def _body(prompt: object, name: str = "prompt", **more: Any) -> dict[str, Any]:

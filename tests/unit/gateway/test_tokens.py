@@ -7,7 +7,7 @@ import pytest
 
 from gateway.tokens import Counter, load_counter
 from shared.catalog import Model
-from tests.models import make_model
+from tests.models import as_its_files_say, make_model
 
 CHAT = "/v1/chat/completions"
 
@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def counter(folder: Path) -> Counter:
-    return load_counter(_model(folder))
+    return _loaded(_model(folder))
 
 
 def test_a_chat_has_as_many_tokens_as_the_engine_s_library_counts(
@@ -105,7 +105,7 @@ def test_odd_messages_are_counted_somehow(messages: object, counter: Counter) ->
 def test_without_a_usable_template_the_texts_are_counted(
     template: str | None, tmp_path: Path
 ) -> None:
-    counter = load_counter(_model(make_model(tmp_path, template=template)))
+    counter = _loaded(_model(make_model(tmp_path, template=template)))
 
     counted = counter.count(CHAT, _line(messages=[{"role": "user", "content": "<|im_end|>"}]))
 
@@ -114,7 +114,7 @@ def test_without_a_usable_template_the_texts_are_counted(
 
 def test_a_template_cannot_reach_out_of_its_sandbox(tmp_path: Path) -> None:
     template = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
-    counter = load_counter(_model(make_model(tmp_path, template=template)))
+    counter = _loaded(_model(make_model(tmp_path, template=template)))
 
     assert not counter.count(CHAT, _line(messages=[{"role": "user", "content": "x"}])).is_exact
 
@@ -125,7 +125,7 @@ def test_without_a_usable_tokenizer_bytes_are_counted(
 ) -> None:
     if content is not None:
         (tmp_path / "tokenizer.json").write_bytes(content)
-    counter = load_counter(_model(tmp_path))
+    counter = _loaded(_model(tmp_path))
     line = _line(messages=[{"role": "user", "content": "x" * 4000}])
 
     assert "bytes" == counter.method(CHAT)
@@ -134,13 +134,13 @@ def test_without_a_usable_tokenizer_bytes_are_counted(
 
 def test_a_source_that_is_nowhere_here_has_no_tokenizer() -> None:
     for source in ("nobody/knows-this", "/nowhere/at/all", "a//b"):
-        assert not load_counter(Model(name="m", source=source, pools=("p",))).has_tokenizer
+        assert not _loaded(Model(name="m", source=source, pools=("p",))).has_tokenizer
 
 
 def test_a_model_may_have_the_tokenizer_of_another(folder: Path, tmp_path: Path) -> None:
-    assert load_counter(_model(tmp_path, tokenizer=str(folder))).has_tokenizer
-    assert not load_counter(_model(tmp_path)).has_tokenizer
-    assert not load_counter(_model(folder, tokenizer_mode="mistral")).has_tokenizer
+    assert _loaded(_model(tmp_path, tokenizer=str(folder))).has_tokenizer
+    assert not _loaded(_model(tmp_path)).has_tokenizer
+    assert not _loaded(_model(folder, tokenizer_mode="mistral")).has_tokenizer
 
 
 def test_of_a_huge_prompt_the_beginning_is_counted(counter: Counter) -> None:
@@ -151,6 +151,10 @@ def test_of_a_huge_prompt_the_beginning_is_counted(counter: Counter) -> None:
     assert not counted.is_exact
     assert 10 * counted.at_least < counted.total
     assert time.process_time() - began < 5
+
+
+def _loaded(model: Model) -> Counter:
+    return load_counter(model, as_its_files_say)
 
 
 def _model(source: Path, **engine: Any) -> Model:

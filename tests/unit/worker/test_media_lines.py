@@ -52,3 +52,18 @@ def test_each_file_is_put_where_its_url_was() -> None:
         "messages.0.content.0.image_url",
         "messages.0.content.2.image_url",
     ]
+
+
+def test_a_sound_stands_beside_the_other_fields() -> None:
+    request = {"custom_id": "a", "body": {"model": "m", "file_url": "s3://b/k.wav"}}
+    found = media_line(json.dumps(request).encode())
+    assert found is not None
+
+    [medium] = found.wanted
+    put(medium, b"\0")
+
+    assert medium.place == "file_url"
+    assert json.loads(written(found))["body"] == {
+        "model": "m",
+        "file_url": "data:application/octet-stream;base64,AA==",
+    }

@@ -2,23 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from shared.pipeline.duplicates import row_digest, split_digests
 from shared.pipeline.stepping import Dropped, Failed, Item, Outcome, Passed, Render, Step
 from shared.pipeline.steps import StepsError, taken_through
+from tests.models import make_model
 
 _RENDER = Render(7, "/v1/chat/completions", {"model": "tiny", "prompt": "Say {{ text }}"})
 
 
 def _taken(
-    steps: Sequence[Step], render: Render | None, *texts: Any, tokenizer: bytes = b""
+    steps: Sequence[Step],
+    render: Render | None,
+    *texts: Any,
+    tokenizers: Mapping[int, bytes] | None = None,
 ) -> list[Outcome]:
     items = [Item(f"r{number}", {"text": text}) for number, text in enumerate(texts)]
-    return asyncio.run(taken_through(items, steps, render, tokenizer))
+    return asyncio.run(taken_through(items, steps, render, tokenizers or {}))
 
 
 def test_rows_without_steps_pass_as_they_are() -> None:
@@ -45,6 +51,37 @@ def test_chunks_are_rows_with_names_of_their_own() -> None:
         Passed("r0#1", {"text": "one two six", "chunk": "two "}),
         Dropped("r0#2", 1),
     ]
+
+
+def test_chunks_have_as_many_tokens_as_the_models_own_tokenizer_counts(tmp_path: Path) -> None:
+    file = make_model(tmp_path) / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_truncation()
+    text = "the quick brown fox jumps over äöü 漢字 \n and zzyzx " * 20
+    step = Step(4, column="text", into="text", tokens=7)
+
+    exact = _taken([step], None, text, tokenizers={4: file.read_bytes()})
+    elsewhere = _taken([step], None, text, tokenizers={3: file.read_bytes()})
+
+    chunks = [one.columns["text"] for one in exact if isinstance(one, Passed)]
+    sizes = [len(tokenizer.encode(one, add_special_tokens=False)) for one in chunks]
+    assert "".join(chunks) == text
+    assert max(sizes) == 7
+    assert min(sizes[:-1]) >= 3
+    assert exact != elsewhere
+
+
+def test_several_splits_count_with_a_tokenizer_each(tmp_path: Path) -> None:
+    file = (make_model(tmp_path) / "tokenizer.json").read_bytes()
+    steps = [
+        Step(0, column="text", into="text", tokens=3),
+        Step(2, column="text", into="text", tokens=2),
+    ]
+
+    both = _taken(steps, None, "ä quick öx", tokenizers={0: file, 2: file})
+    first = _taken(steps, None, "ä quick öx", tokenizers={0: file})
+
+    assert both != first
 
 
 def test_only_a_text_is_split() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from cli.client.submission import BatchOptions
-from cli.client.templates import read_template, template_of
+from cli.client.templates import read_template, read_yaml, template_of
 from shared.errors import InvalidInputError
 
 
@@ -87,3 +87,12 @@ def test_a_wrong_template_file_is_named(tmp_path: Path, text: str, says: str) ->
 def test_a_missing_template_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"none\.yaml: No such file"):
         read_template(tmp_path / "none.yaml")
+
+
+def test_the_field_on_of_a_join_is_no_boolean(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text("stages:\n- join: {key: id, on: text, missing: drop}\n- filter: true\n")
+
+    assert read_yaml(path) == {
+        "stages": [{"join": {"key": "id", "on": "text", "missing": "drop"}}, {"filter": True}]
+    }

@@ -10,7 +10,7 @@ def test_every_endpoint_is_for_models_that_write_or_for_models_that_give_numbers
 
 def test_only_endpoints_that_write_have_output() -> None:
     writing = [one.path for one in ENDPOINTS.values() if one.has_output]
-    assert [*endpoints_of(["generate"])] == writing
+    assert [*endpoints_of(GENERATING)] == writing
 
 
 def test_a_reranker_gives_no_embeddings_and_a_classifier_scores_no_pairs() -> None:
@@ -18,6 +18,10 @@ def test_a_reranker_gives_no_embeddings_and_a_classifier_scores_no_pairs() -> No
 
     assert {"/score", "/v1/rerank", "/classify", "/pooling"} < {*reranker}
     assert "/v1/embeddings" not in reranker
+    assert {*endpoints_of(["transcription"])} == {
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+    }
     assert {*classifier} == {"/classify", "/pooling", "/v1/moderations"}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from shared.openai.media import MediaLimits, MediaRules, may_come_from
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
-from tests.bodies import CHAT, EMBEDDINGS, MESSAGES, RERANK, RESPONSES, SCORE
+from tests.bodies import CHAT, EMBEDDINGS, MESSAGES, RERANK, RESPONSES, SCORE, TRANSCRIPTIONS
 
 _URL = "http://127.0.0.1:6379/x.png"
 _DATA = "data:image/png;base64,AAAA"
@@ -47,6 +47,7 @@ _ITEM = {"role": "user", "content": [{"type": "input_image", "image_url": _URL}]
         (EMBEDDINGS, {"messages": [_chat(_IMAGE)["messages"]]}, "messages.0.0.content.0.image_url"),
         (EMBEDDINGS, {"input": _chat(_IMAGE)["messages"]}, "input.0.content.0.image_url"),
         (RESPONSES, {"input": [_ITEM]}, "input.0.content.0.image_url"),
+        (TRANSCRIPTIONS, {"file_url": _URL}, "file_url"),
         # An empty field says nothing, and hides nothing.
         (
             RERANK,

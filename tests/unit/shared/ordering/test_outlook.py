@@ -96,10 +96,10 @@ def test_what_its_own_rows_took_counts_before_what_was_predicted() -> None:
     assert (Lane().of(half).source, Lane().of(load()).source) == ("batch", "kind")
 
 
-def test_of_rows_that_are_on_their_way_most_are_done_soon() -> None:
+def test_of_rows_that_are_on_their_way_half_the_work_is_done() -> None:
     waiting, under_way = (load(rows_left=50, used=500.0, rows_claimed=n) for n in (0, 50))
 
-    assert Lane().counted(under_way) < Lane().counted(waiting) / 3
+    assert Lane().counted(under_way) == pytest.approx(Lane().counted(waiting) / 2, rel=0.01)
 
 
 def test_the_pace_of_its_own_kind_counts() -> None:

@@ -17,6 +17,14 @@ from shared.pipeline.plan import Deduplication, check, planned
 _CHAT = "/v1/chat/completions"
 _MODELS = {"tiny": {_CHAT}, "minilm": {"/v1/embeddings"}}
 _PRODUCTS = {"file_id": "file-2", "columns": ["price"], "key": "id", "on": "title"}
+_NEAREST = {
+    "file_id": "file-3",
+    "columns": ["price"],
+    "vector": "v",
+    "query": "title",
+    "k": 3,
+    "into": "near",
+}
 _SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}}, "required": ["label"]}
 
 
@@ -67,6 +75,7 @@ def test_an_unknown_column_is_named_with_its_stage() -> None:
         ({"split": {"column": "no", "tokens": 5}}, "stages[0].split.column"),
         (_ask("{{ text }}", carry=["no"]), "stages[0].call.carry"),
         ({"join": {**_PRODUCTS, "on": "no"}}, "stages[0].join.on"),
+        ({"top_k": {**_NEAREST, "query": "no"}}, "stages[0].top_k.query"),
     ],
 )
 def test_each_kind_of_stage_names_only_columns_that_there_are(
@@ -110,6 +119,8 @@ def test_a_model_is_for_its_endpoint() -> None:
         ({"filter": "text =="}, "stages[0].filter"),
         ({"filter": "text"}, "stages"),
         ({"join": {**_PRODUCTS, "columns": ["text"]}}, "stages[0].join.columns"),
+        ({"top_k": {**_NEAREST, "columns": ["score"]}}, "stages[0].top_k.columns"),
+        ({"top_k": {**_NEAREST, "into": "text"}}, "stages[0].top_k.into"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(stage: dict[str, Any], param: str) -> None:
@@ -165,9 +176,11 @@ def test_a_column_of_any_name_can_be_read(column: str) -> None:
 
 def test_the_pipeline_of_the_docs_is_right() -> None:
     page = (Path(__file__).parents[4] / "docs/pipelines.md").read_text()
-    [example] = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    example, nearest = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
     declaration = Declaration.model_validate(yaml.safe_load(example))
 
     check(declaration, _MODELS)
     assert [stage.kind for stage in declaration.stages][:3] == ["split", "filter", "deduplicate"]
+    source = {"file_id": "file-1", "columns": ["question"]}
+    check(Declaration.model_validate({"input": source, "stages": yaml.safe_load(nearest)}), _MODELS)
