@@ -187,6 +187,7 @@ class Model(_Strict):
     endpoints: tuple[EndpointPath, ...] = ()
     min_replicas: int = Field(default=0, ge=0)
     max_replicas: int = Field(default=1, ge=1)
+    backlog_seconds: float = Field(default=300, gt=0)
     idle_seconds: float = Field(default=300, ge=0)
     spill_seconds: float = Field(default=300, ge=0)
     hang_seconds: float = Field(default=600, gt=0)

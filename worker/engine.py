@@ -68,7 +68,7 @@ from worker.leftovers import logs_of_ray, sweep_leftovers
 from worker.live_calls import LiveCalls
 from worker.live_control import Goals, Yielding
 from worker.live_door import LiveDoor
-from worker.live_scaling import LIVE_CALLS_METRIC
+from worker.live_scaling import LIVE_METRIC, NEEDED_METRIC
 from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
@@ -93,6 +93,8 @@ _DEATH_SECONDS = 30.0
 #: How long a result waits for others before it is sent, in seconds. A message costs about as much
 #: as the answer of a short row.
 _GROUP_SECONDS = 0.01
+#: How long it holds what the lane job says that batches need: longer than it says nothing.
+_NEEDED_SECONDS = 60.0
 #: Answers are kept for as long as the claims of a dead lane job take to run out, and a new one to
 #: start, several times over.
 _KEPT_SECONDS, _KEPT_BYTES = 600.0, 128 * 1024 * 1024
@@ -156,6 +158,8 @@ class BatchServer(LLMServer):
         self._is_hung = False
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
         self._meter = CoreMeter()
+        #: How many replicas the batches need, and until when that holds.
+        self._needed = self._needed_until = 0.0
         attend(self._client.engine_core, self._entrance, self._progress, self._meter)
         refuse_killers(self._client)
         keep_environment()
@@ -257,7 +261,14 @@ class BatchServer(LLMServer):
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve's autoscaling is told besides the calls that it counts itself."""
-        return {LIVE_CALLS_METRIC: float(self._live.running)}
+        told = {LIVE_METRIC: self._live.running / self._entrance.live_places}
+        if time.monotonic() < self._needed_until:
+            told[NEEDED_METRIC] = self._needed
+        return told
+
+    async def expect(self, replicas: float) -> None:
+        """Know how many replicas the batches need; it holds until it is told again, or old."""
+        self._needed, self._needed_until = replicas, time.monotonic() + _NEEDED_SECONDS
 
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""

@@ -101,6 +101,10 @@ class EngineClient:
         answers = await self._ask_all("numbers")
         return [answer for answer in answers if isinstance(answer, ReplicaNumbers)]
 
+    async def expect(self, replicas: float) -> None:
+        """Tell every replica how many of them the batches need."""
+        await self._tell_all("expect", replicas)
+
     async def adapters(self) -> set[tuple[str, str]]:
         """Tenant and name of each tenant's adapter in a replica. Raises EngineUnavailableError."""
         answers = await self._ask_all("adapters")
@@ -125,7 +129,7 @@ class EngineClient:
             raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
         return answers
 
-    async def _tell_all(self, method: str, what: str | list[str]) -> None:
+    async def _tell_all(self, method: str, what: str | list[str] | float) -> None:
         """Call a method of every replica."""
         try:
             answers = self._connect().broadcast(method, what)

@@ -22,7 +22,7 @@ from worker.live_scaling import replicas_wanted
 #: Calls that one replica has at most, which rows of batches never reach: what waits for the engine
 #: waits in its queue, where it has an order, and not in Serve, where it has none.
 _MAX_CALLS = 100_000
-#: Where Serve's controller finds how many replicas an engine with live calls needs.
+#: Where Serve's controller finds how many replicas an engine needs.
 _POLICY = f"{replicas_wanted.__module__}:{replicas_wanted.__name__}"
 
 
@@ -61,13 +61,14 @@ def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
             "min_replicas": model.min_replicas,
             "max_replicas": model.max_replicas,
             "target_ongoing_requests": math.ceil(model.seats / ROWS_PER_ENGINE_CALL),
-            "upscale_delay_s": 10,
+            # The policy itself decides what has to wait.
+            "upscale_delay_s": 0,
             # By default Serve averages over half a minute, which would be added to `idle_seconds`.
             "metrics_interval_s": 2,
             "look_back_period_s": 6,
             "downscale_delay_s": model.idle_seconds,
             "downscale_to_zero_delay_s": model.idle_seconds,
-            **({} if model.live is None else {"policy": {"policy_function": _POLICY}}),
+            "policy": {"policy_function": _POLICY},
         },
         "placement_group_bundles": bundles_of(model, pool, processors),
         "placement_group_strategy": "PACK",

@@ -66,6 +66,8 @@ class Entrance:
                 kv_tokens=capacity.kv_tokens,
             )
         self._gives_way = True
+        #: How many live calls may have a seat at once.
+        self.live_places = capacity.seats + capacity.live_seats
         #: When each sequence of a live call was last heard of, and whether it has a token.
         self._heard: dict[str, tuple[float, bool]] = {}
         self._queue = EngineQueue(capacity)

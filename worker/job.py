@@ -21,6 +21,7 @@ from shared.state.claims import SupersededError
 from shared.storage import Storage
 from shared.tracing import spans
 from worker.adapter_keeper import AdapterKeeper
+from worker.backlog_keeper import BacklogKeeper
 from worker.connections import opened
 from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
@@ -119,6 +120,18 @@ class LaneJob:
         self._replicas = ReplicaWatch(
             state, self._engines, lanes=self._pools.lanes, is_busy=self._is_busy
         )
+        self._backlog = (
+            None
+            if model.max_replicas == 1
+            else BacklogKeeper(
+                state,
+                self._engines,
+                lanes=self._pools.lanes,
+                seats=model.seats,
+                backlog_seconds=model.backlog_seconds,
+                rows=self._rows_claimed,
+            )
+        )
         self._adapters = (
             None
             if model.tenant_lora is None
@@ -143,6 +156,8 @@ class LaneJob:
         tasks = [asyncio.create_task(self._beats()), asyncio.create_task(self._replicas.run())]
         if self._doors is not None:
             tasks.append(asyncio.create_task(self._doors.run()))
+        if self._backlog is not None:
+            tasks.append(asyncio.create_task(self._backlog.run()))
         if self._adapters is not None:
             tasks.append(asyncio.create_task(self._adapters.run()))
         try:
@@ -161,6 +176,9 @@ class LaneJob:
     def _is_wanted(self) -> bool:
         """Whether an engine is wanted for live calls."""
         return self._doors is not None and self._doors.is_wanted
+
+    def _rows_claimed(self) -> int:
+        return sum(claim.slice.rows for claim in self._load.claims)
 
     def _is_busy(self) -> bool:
         return bool(self._load.claims) or self._is_wanted
@@ -235,7 +253,7 @@ class LaneJob:
         self._meter.measure(
             done,
             time.monotonic(),
-            rows_claimed=sum(claim.slice.rows for claim in self._load.claims),
+            rows_claimed=self._rows_claimed(),
             is_running=runs or record.is_warm or record.first_result_at > 0,
             known=record.pace,
         )

@@ -68,6 +68,10 @@ class LaneEngines:
         """What the engine's replicas have counted. Raises TransientError."""
         return await self._plain_client(engine).numbers()
 
+    async def expect(self, engine: Lane, replicas: float) -> None:
+        """Tell the engine how many replicas its batches need."""
+        await self._plain_client(engine).expect(replicas)
+
     async def adapters(self, engine: Lane) -> set[tuple[str, str]]:
         """Tenant and name of each tenant's adapter that is loaded. Raises TransientError."""
         return await self._plain_client(engine).adapters()

@@ -70,6 +70,11 @@ class BatchLoad(NamedTuple):
         return 1 - self.rows_left / self.rows if self.rows else 1.0
 
     @property
+    def tokens_left(self) -> float:
+        """What is predicted for its rows without a result."""
+        return self.tokens * self.rows_left / self.rows if self.rows else 0.0
+
+    @property
     def waiting(self) -> float:
         """The part of its rows without a result that the lane job does not have yet."""
         return max(0.0, self.rows_left - self.rows_claimed) / max(1, self.rows_left)

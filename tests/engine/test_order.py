@@ -13,6 +13,7 @@ from tests.engine.calls import Call, tiny_catalog
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
 from worker.engine_numbers import PREEMPTED
+from worker.live_scaling import LIVE_METRIC, NEEDED_METRIC
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -36,6 +37,19 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     catalog = tiny_catalog(tmp_path_factory.mktemp("models"), LANE, {"CPU": 1}, seats=SEATS)
     with a_ray(16):
         yield ensure_engine(catalog, LANE)
+
+
+async def test_a_replica_reports_how_many_of_them_batches_need(engine: str) -> None:
+    from worker.engine_client import EngineClient
+
+    client = EngineClient(engine)
+    await client.wake()
+    await client.expect(1.5)
+
+    answers = client._connect().broadcast("record_autoscaling_stats")  # noqa: SLF001  # as Serve asks
+    told = await answers.results_async()
+
+    assert told == [{LIVE_METRIC: 0.0, NEEDED_METRIC: 1.5}]
 
 
 async def test_results_come_as_rows_end(engine: str) -> None:
