@@ -101,7 +101,7 @@ _KEPT_SECONDS, _KEPT_BYTES = 600.0, 128 * 1024 * 1024
 
 
 #: What names a row for as long as its answer is kept: batch, number, and a digest of the line.
-_Row = tuple[str, int, bytes]
+_Row = tuple[str, int, bytes, int]
 
 
 class BatchServer(LLMServer):
@@ -420,7 +420,8 @@ class BatchServer(LLMServer):
 
 
 def _row(line: bytes, work: Work) -> _Row:
-    return work.batch_id, work.number, hashlib.blake2b(line, digest_size=16).digest()
+    digest = hashlib.blake2b(line, digest_size=16).digest()
+    return work.batch_id, work.number, digest, work.attempt
 
 
 def _require_wanted() -> None:

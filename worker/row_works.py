@@ -27,3 +27,8 @@ def works(claim: Claim, lines: Sequence[bytes]) -> Iterator[Work]:
             weight=claim.weight,
             batch_rows=claim.batch_rows or inf,
         )
+
+
+def another_attempt(work: Work) -> Work:
+    """The work of a row that is asked again because its answer did not fit."""
+    return work._replace(attempt=work.attempt + 1)

@@ -7,7 +7,7 @@ from shared.slices import Claim, Stop, StrikeRange
 from worker.asked_again import AskedAgain
 from worker.engine_errors import Result
 from worker.kept_rows import kept_rows, with_bad_lines, with_known_rows
-from worker.row_works import works
+from worker.row_works import another_attempt, works
 from worker.rows import PartBody, assemble
 from worker.strikes import strike_ranges
 
@@ -67,6 +67,8 @@ class SliceRun:
         """Note the row's result, unless it is to be asked again."""
         if self._asked_again.takes(position, result):
             self._results[position] = result
+        else:
+            self.works[position] = another_attempt(self.works[position])
         self._in_engine.discard(position)
 
     def to_ask_again(self, chunk: Iterable[int]) -> list[int]:
@@ -80,9 +82,9 @@ class SliceRun:
         self._in_engine.difference_update(chunk)
 
     def strike(self, chunk: Iterable[int]) -> None:
-        """Note that the engine died with those of the rows in it that have no result."""
+        """Note that the engine died with those of the rows that were in it."""
         for position in chunk:
-            self._strikes[position] = int(self._results[position] is None)
+            self._strikes[position] = int(position in self._in_engine)
 
     def strike_ranges(self) -> tuple[StrikeRange, ...]:
         """The rows that an engine died with."""

@@ -11,7 +11,7 @@ from worker.engine_errors import Result
 from worker.engine_results import SERVER_ERROR
 from worker.kept_rows import kept_rows, with_bad_lines, with_known_rows
 from worker.outcomes import Outcome, SliceResult
-from worker.row_works import works
+from worker.row_works import another_attempt, works
 from worker.rows import PartBody, assemble
 from worker.strikes import MAX_STRIKES, dead_row_error, strike_ranges, strikes_by_row
 
@@ -88,6 +88,8 @@ class Suspect:
         """Note the row's result, unless it is to be asked again."""
         if self._asked_again.takes(row, result):
             self.results[row] = result
+        else:
+            self.works[row] = another_attempt(self.works[row])
 
     def strike(self, row: int) -> None:
         """Note that an engine died with the row in it, unless it was answered before that."""

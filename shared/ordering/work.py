@@ -34,3 +34,5 @@ class Work(NamedTuple):
     ends_batch: bool = False
     #: The tenant's LoRA adapter that the row runs with, as a reference of Ray's to its file.
     adapter: Any = None
+    #: How many answers of the row did not fit its batch's schema: the engine keeps those.
+    attempt: int = 0

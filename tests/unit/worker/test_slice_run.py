@@ -2,6 +2,7 @@ import json
 from itertools import groupby
 
 from shared.slices import Claim, Part, Slice, Stop, StrikeRange
+from shared.table.asking import asking_text
 from worker.rows import PartBody
 from worker.slice_run import SliceRun
 
@@ -9,7 +10,13 @@ _LINES = b"\n".join(json.dumps({"custom_id": f"row-{row}"}).encode() for row in 
 _ANSWER = (200, b"{}")
 
 
-def _run(kept: PartBody | None = None, *, lines: bytes = _LINES, is_last: bool = False) -> SliceRun:
+def _run(
+    kept: PartBody | None = None,
+    *,
+    lines: bytes = _LINES,
+    is_last: bool = False,
+    asking: str = "",
+) -> SliceRun:
     part = kept and Part("k", "e", len(kept.output), len(kept.error), kept.rows, kept.usage)
     claim = Claim(
         lane="m@gpu",
@@ -25,6 +32,7 @@ def _run(kept: PartBody | None = None, *, lines: bytes = _LINES, is_last: bool =
         tenant="acme",
         kept=part,
         is_last=is_last,
+        asking=asking,
     )
     return SliceRun(claim, lines, kept.output + kept.error if kept else b"")
 
@@ -114,11 +122,25 @@ def test_the_last_row_that_a_batchs_last_slice_sends_says_so() -> None:
 
 def test_a_row_that_was_answered_before_the_engine_died_gets_no_strike() -> None:
     run = _run()
+    run.enter([0, 1, 2])
     run.answer(1, _ANSWER)
 
     run.strike([0, 1, 2])
 
     assert run.strike_ranges() == (StrikeRange(0, 1, 1), StrikeRange(2, 3, 1))
+
+
+def test_a_row_that_waits_to_be_asked_again_gets_no_strike_and_is_another_attempt() -> None:
+    run = _run(asking=asking_text(3, {"type": "array"}))
+    run.enter([0, 1])
+    run.answer(0, (200, b'{"choices":[{"message":{"content":"no JSON"}}]}'))
+
+    run.strike([0, 1])
+
+    assert run.to_ask_again([0, 1]) == [0]
+    assert run.strike_ranges() == (StrikeRange(1, 2, 1),)
+    # The engine keeps answers by the attempt, too.
+    assert [work.attempt for work in run.works[:2]] == [1, 0]
 
 
 def test_a_paused_run_is_paused_only_while_rows_are_left() -> None:
