@@ -6,6 +6,7 @@ has to be kept, and each row has one result.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 
 from shared.slices import Claim
 from shared.table.asking import Asking
@@ -18,7 +19,7 @@ class AskedAgain:
     """What the rows of a slice have answered that was not taken. Rows are named by positions."""
 
     def __init__(self, claim: Claim, lines: Sequence[bytes]) -> None:
-        self._asking = Asking(claim.asking) if claim.asking else None
+        self._asking = _asking(claim.asking) if claim.asking else None
         self._lines = lines
         self._refused = defaultdict[int, list[Result]](list)
 
@@ -47,3 +48,9 @@ class AskedAgain:
     def answers(self) -> list[Result]:
         """All answers that were not taken: they took tokens and time."""
         return [one for some in self._refused.values() for one in some]
+
+
+@lru_cache(maxsize=64)
+def _asking(text: str) -> Asking:
+    """Made once for all slices of a batch: a schema may be large."""
+    return Asking(text)

@@ -1,7 +1,7 @@
 """The shape that a JSON schema gives an answer, as far as a table's types can say it. Pure."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,8 @@ _KINDS: Mapping[str, Kind] = {
 _KIND_OF_VALUE: Mapping[type, Kind] = {str: "text", bool: "boolean", int: "integer"}
 #: Deeper values, as those of a schema that refers to itself, become JSON text.
 _MAX_DEPTH = 16
+#: Parts of a schema, each counted as often as others refer to it.
+_MAX_PARTS = 10_000
 _INTEGERS = range(-(2**63), 2**63)
 
 
@@ -45,9 +47,16 @@ class Shape(msgspec.Struct, frozen=True):
     required: frozenset[str] = frozenset()
 
 
+class _Root(NamedTuple):
+    """The whole schema, and how many parts may still be read."""
+
+    schema: Mapping[str, Any]
+    left: Iterator[int]
+
+
 def shape_of(schema: Mapping[str, Any]) -> Shape:
     """The shape of the values that the schema allows. Raises MalformedSchemaError."""
-    return _shape(schema, schema, 0)
+    return _shape(schema, _Root(schema, iter(range(_MAX_PARTS))), 0)
 
 
 def fitted(value: object, shape: Shape, place: str = "the answer") -> Any:
@@ -80,9 +89,16 @@ def _scalar(value: object, kind: Kind, place: str) -> Any:
         case "integer", float() if value.is_integer() and int(value) in _INTEGERS:
             return int(value)
         case "number", int() | float() if not isinstance(value, bool):
-            return float(value)
+            return _number(value, place)
         case _:
             raise MisfitError(f"{place} is not of the kind '{kind}'")
+
+
+def _number(value: float, place: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise MisfitError(f"{place} is too large for a number") from error
 
 
 def _field(value: dict[str, Any], name: str, field: Shape, shape: Shape, place: str) -> Any:
@@ -93,13 +109,16 @@ def _field(value: dict[str, Any], name: str, field: Shape, shape: Shape, place: 
     return None
 
 
-def _shape(schema: object, root: Mapping[str, Any], depth: int) -> Shape:
+def _shape(schema: object, root: _Root, depth: int) -> Shape:
     if depth > _MAX_DEPTH or schema is True or schema == {}:
         return Shape("json", is_nullable=True)
     if not isinstance(schema, dict):
         raise MalformedSchemaError("a schema must be an object")
+    if next(root.left, None) is None:
+        reason = f"it has more than {_MAX_PARTS} parts, counted as often as others refer to them"
+        raise MalformedSchemaError(reason)
     if "$ref" in schema:
-        return _shape(_referred(schema["$ref"], root), root, depth + 1)
+        return _shape(_referred(schema["$ref"], root.schema), root, depth + 1)
     for name in {"anyOf", "oneOf", "allOf"} & schema.keys():
         return _of_several(schema[name], root, depth)
     kind, is_nullable = _kind(schema)
@@ -110,9 +129,7 @@ def _shape(schema: object, root: Mapping[str, Any], depth: int) -> Shape:
     return Shape(kind, is_nullable)
 
 
-def _object(
-    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, *, is_nullable: bool
-) -> Shape:
+def _object(schema: Mapping[str, Any], root: _Root, depth: int, *, is_nullable: bool) -> Shape:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict):
         raise MalformedSchemaError("'properties' must be an object")
@@ -149,7 +166,7 @@ def _kind_of_values(schema: Mapping[str, Any]) -> tuple[Kind, bool]:
     return kinds.pop() if len(kinds) == 1 else "json", None in values
 
 
-def _of_several(schemas: object, root: Mapping[str, Any], depth: int) -> Shape:
+def _of_several(schemas: object, root: _Root, depth: int) -> Shape:
     """One shape, perhaps nullable, or any value."""
     if not isinstance(schemas, list) or not schemas:
         raise MalformedSchemaError("'anyOf', 'oneOf' and 'allOf' must be lists of schemas")

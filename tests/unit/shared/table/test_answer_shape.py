@@ -36,6 +36,7 @@ def test_a_value_is_held_as_its_schema_says(schema: Any, value: Any, held: Any) 
         ({"type": "string"}, 1, "the answer is not"),
         ({"type": "integer"}, True, "the answer is not"),
         ({"type": "integer"}, 2**63, "the answer is not"),
+        ({"type": "number"}, 10**400, "the answer is too large"),
         ({"type": "string"}, None, "the answer is null"),
         (WORD, {}, r"the answer\.at is missing"),
         ({"type": "array", "items": WORD}, [{"at": 1}, {"at": "x"}], r"the answer\[1\]\.at is not"),
@@ -52,6 +53,13 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
     shape = shape_of(TREE)
 
     assert fitted({"next": {"next": {}}}, shape) is not None
+
+
+def test_a_schema_that_refers_to_itself_at_many_places_is_refused() -> None:
+    fields = {f"field{number}": {"$ref": "#"} for number in range(10)}
+
+    with pytest.raises(MalformedSchemaError, match="more than 10000 parts"):
+        shape_of({"type": "object", "properties": fields})
 
 
 @pytest.mark.parametrize(
