@@ -10,7 +10,7 @@ import msgspec
 
 from dispatcher.pipeline_input import UnreadableInputError, input_rows
 from shared.dataset.dataset import PinnedDataset
-from shared.pipeline.declaration import SCORE
+from shared.pipeline.declaration import MAX_COMPONENT, SCORE
 from shared.pipeline.plan import Joining, Ranking
 from shared.pipeline.stepping import Dropped, Failed, Item, Outcome, Passed
 from shared.storage import Storage
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Of one table: the keys and columns that are named, and the vectors.
 _MAX_BYTES = 64 * 1024 * 1024
 _MAX_VECTOR_BYTES = 256 * 1024 * 1024
+#: Of what one row is given of a table by `top_k`, and of what all rows of a handover are given.
+_MAX_GIVEN, _MAX_GIVEN_TOGETHER = 256 * 1024, 64 * 1024 * 1024
 
 
 class _Ranked(NamedTuple):
@@ -125,25 +127,38 @@ def _ranked(part: Ranking, table: _Ranked, items: Sequence[Item]) -> list[Outcom
     wanted = [vector for vector in found if vector is not None]
     nearest = iter(table.vectors.nearest(wanted, part.top_k.k) if wanted else ())
     reason = f"'{part.top_k.query}' must hold {table.vectors.dimensions} numbers"
-    outcomes = list[Outcome]()
+    outcomes, given = list[Outcome](), 0
     for item, vector in zip(items, found, strict=True):
         if vector is None:
             outcomes.append(Failed(item.id, part.stage, "no_vector", f"{reason}."))
             continue
-        rows = [
-            {**msgspec.json.decode(table.columns[one.row]), SCORE: one.score}
-            for one in next(nearest)
-        ]
+        near = next(nearest)
+        size = sum(len(table.columns[one.row]) for one in near)
+        if size > _MAX_GIVEN:
+            text = f"its nearest rows have more than {_MAX_GIVEN} bytes, the limit."
+            outcomes.append(Failed(item.id, part.stage, "too_large", text))
+            continue
+        if (given := given + size) > _MAX_GIVEN_TOGETHER:
+            text = (
+                f"Stage {part.stage} gives {len(items)} rows more than {_MAX_GIVEN_TOGETHER} bytes."
+            )
+            raise UnreadableInputError("too_large", text)
+        rows = [{**msgspec.json.decode(table.columns[one.row]), SCORE: one.score} for one in near]
         outcomes.append(Passed(item.id, {**item.columns, part.top_k.into: rows}))
     return outcomes
 
 
 def _numbers(value: object, stage: int) -> Sequence[float]:
     """The vector of a table's row. Raises UnreadableInputError."""
-    if isinstance(value, list) and value and all(isinstance(one, int | float) for one in value):
+    if isinstance(value, list) and value and all(map(_is_number, value)):
         return value
     text = f"A row in the table of stage {stage} has something else than a vector."
     raise UnreadableInputError("no_vector", text)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it can be one of a vector whose length is that of a 32-bit float, too."""
+    return isinstance(value, int | float) and abs(value) <= MAX_COMPONENT
 
 
 def _too_large(stage: int, limit: str) -> UnreadableInputError:

@@ -14,6 +14,10 @@ MAX_STAGES = 32
 MAX_COLUMNS = 100
 #: Rows that one row may be split into.
 MAX_CHUNKS = 10_000
+#: Of the rows that one row is split into.
+MAX_SPLIT_BYTES = 16 * 1024 * 1024
+#: Of a vector that is compared: products of larger ones are no 32-bit floats.
+MAX_COMPONENT = 1e15
 #: Rows of a table that one row may be given.
 MAX_K = 1000
 #: What a row of a table that is near to another one says of how near it is.

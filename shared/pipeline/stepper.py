@@ -17,7 +17,7 @@ from shared.dataset.pipes import Pipes, RemoteFile, begin
 from shared.dataset.row_time import bounded, heed_row_time
 from shared.dataset.template import ROW, MalformedTemplateError, RowError, RowFilter, RowTemplate
 from shared.pipeline.chunks import Tokens, chunks, estimated
-from shared.pipeline.declaration import MAX_CHUNKS
+from shared.pipeline.declaration import MAX_CHUNKS, MAX_SPLIT_BYTES
 from shared.pipeline.stepping import (
     Dropped,
     Failed,
@@ -81,6 +81,11 @@ class Stepper:
         if len(found) > MAX_CHUNKS:
             reason = f"the text has more than {MAX_CHUNKS} chunks, the limit"
             yield Failed(item.id, step.stage, "too_many_chunks", f"{reason}.")
+            return
+        others = {name: one for name, one in item.columns.items() if name != step.into}
+        if len(found) * len(msgspec.json.encode(others)) + len(text) > MAX_SPLIT_BYTES:
+            reason = f"the chunks, each with all other columns, have more than {MAX_SPLIT_BYTES}"
+            yield Failed(item.id, step.stage, "too_large", f"{reason} bytes, the limit.")
             return
         for place, chunk in enumerate(found):
             columns = {**item.columns, step.into: chunk}

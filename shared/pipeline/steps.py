@@ -23,7 +23,13 @@ _DIED = Problem(
     "A filter or a template took too much memory, or too long at one place.",
     "stages",
 )
-
+_TOO_MUCH = Problem(
+    "rows_too_large",
+    "The rows of one handover become more than 256 MiB in the stages before the next call.",
+    "stages",
+)
+#: Of the rows that one handover becomes: the dispatcher holds them together.
+_MAX_SAID = 256 * 1024 * 1024
 
 _NONE: Mapping[int, bytes] = {}
 
@@ -102,7 +108,7 @@ async def _said(
         read=read,
         died=_DIED,
     )
-    found: list[Outcome] = []
+    found, size = list[Outcome](), 0
     async with aclosing(child) as parts:
         async for said in parts:
             match said:
@@ -111,5 +117,7 @@ async def _said(
                 case Done():
                     break
                 case _, body:
+                    if (size := size + len(body)) > _MAX_SAID:
+                        raise StepsError(_TOO_MUCH)
                     found += outcomes_of(body)
     return found

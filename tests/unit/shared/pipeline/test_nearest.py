@@ -46,7 +46,10 @@ def test_the_cosine_does_not_know_lengths() -> None:
     assert [one.score for one in found] == pytest.approx([1.0, math.sqrt(0.5), 0.0])
 
 
-@pytest.mark.parametrize("value", [None, [], [1.0], [1.0, "x"], "ab", [1.0, 1e300], [1.0, None]])
+@pytest.mark.parametrize(
+    "value",
+    [None, [], [1.0], [1.0, "x"], "ab", [1.0, 1e300], [1.0, 10**400], [1.0, math.inf], [1.0, None]],
+)
 def test_what_is_no_vector_of_the_tables_is_none(value: object) -> None:
     assert _table([[1.0, 2.0]]).vector(value) is None
 
