@@ -64,6 +64,9 @@ class BacklogKeeper:
             replicas=sum(one.state == "running" for one in replicas),
             rows=rows,
         )
+        if self._rate.tokens_per_second and not outlook.running:
+            # There are rows, but nobody foresees them, as where answers tell no tokens.
+            return
         needed = replicas_needed(
             outlook.running,
             tokens_per_second=self._rate.tokens_per_second,

@@ -102,8 +102,11 @@ class EngineClient:
         return [answer for answer in answers if isinstance(answer, ReplicaNumbers)]
 
     async def expect(self, replicas: float) -> None:
-        """Tell every replica how many of them the batches need."""
-        await self._tell_all("expect", replicas)
+        """Tell every replica that runs how many of them the batches need.
+
+        Raises EngineUnavailableError.
+        """
+        await self._ask_all("expect", replicas)
 
     async def adapters(self) -> set[tuple[str, str]]:
         """Tenant and name of each tenant's adapter in a replica. Raises EngineUnavailableError."""
@@ -114,7 +117,7 @@ class EngineClient:
         """Let every replica unload these adapters."""
         await self._tell_all("forget_adapters", list(names))
 
-    async def _ask_all(self, method: str) -> list[Any]:
+    async def _ask_all(self, method: str, *what: float) -> list[Any]:
         """What the method of each replica that runs returns, or raises."""
         try:
             state = await asyncio.to_thread(engine_state, self._app_name)
@@ -122,14 +125,15 @@ class EngineClient:
                 return []
             answers: list[Any] = (
                 await self._connect()
-                .broadcast(method)
+                .broadcast(method, *what)
                 .results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
             )
-        except (RayServeException, RayError, TimeoutError) as error:
+        # A KeyError: the engine was removed since.
+        except (RayServeException, RayError, TimeoutError, KeyError) as error:
             raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
         return answers
 
-    async def _tell_all(self, method: str, what: str | list[str] | float) -> None:
+    async def _tell_all(self, method: str, what: str | list[str]) -> None:
         """Call a method of every replica."""
         try:
             answers = self._connect().broadcast(method, what)
