@@ -119,7 +119,7 @@ def _parts(content: object) -> tuple[list[dict[str, str]], bool]:
     for part in given:
         one = {"type": "text", "text": part} if isinstance(part, str) else part
         kind = one.get("type") if isinstance(one, dict) else None
-        text = one.get(_TEXTS[kind]) if kind in _TEXTS else None
+        text = one.get(_TEXTS[kind]) if isinstance(kind, str) and kind in _TEXTS else None
         if isinstance(text, str):
             found.append({"type": "text", "text": text})
         # Templates can see other fields of a part.
@@ -150,7 +150,7 @@ def _arguments(given: object) -> dict[str, Any]:
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return given if isinstance(given, dict) else {}
 

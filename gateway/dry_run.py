@@ -23,7 +23,7 @@ from gateway.forecast import (
     predicted_cost,
 )
 from gateway.tally import ContextLength, Tally, Tokens
-from gateway.tokens import Counter, load_counter
+from gateway.tokens import Counter, load_counter, loaded
 from shared.bus.messages import window_seconds
 from shared.catalog import Catalog
 from shared.dataset.dataset import PinnedDataset
@@ -253,7 +253,7 @@ class DryRuns:
         model = self._catalog.model(name)
         task = self._counters.get(model.name)
         if task is None or (task.done() and not task.result().has_tokenizer):
-            task = asyncio.create_task(asyncio.to_thread(load_counter, model))
+            task = asyncio.create_task(loaded(load_counter, model))
             self._counters[model.name] = task
         # The first caller may hang up.
         return await asyncio.shield(task)

@@ -8,7 +8,9 @@ ends when it has answered, so the gateway never holds transformers.
 import os
 import subprocess
 import sys
-from typing import Any
+import threading
+import time
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -17,8 +19,10 @@ from gateway.model_files import ModelFiles
 
 log = structlog.get_logger()
 
-#: A start with cold files takes seconds.
-_SECONDS = 120.0
+#: A start with cold files takes seconds. A gateway that stops waits for it.
+_SECONDS = 30.0
+#: Of a model whose tokenizer could not be read, it is not asked again for so long.
+_AGAIN_SECONDS = 60.0
 #: Models whose declared tokenizer vLLM replaces by the one of their tokenizer.json.
 _AS_THE_FILE_SAYS = frozenset({"internlm2", "step3_vl", "step3p7", "unlimited-ocr"})
 #: Models whose chats vLLM renders by code instead of a template, or tokenizes in its own way.
@@ -58,8 +62,32 @@ class Asked(msgspec.Struct, frozen=True):
     revision: str | None = None
 
 
+class _Known(NamedTuple):
+    """What was said of a tokenizer, and when."""
+
+    answer: EngineTokenizer | None
+    at: float
+
+
+_known: dict[Asked, _Known] = {}
+#: One process at a time: each takes a core and 75 MB.
+_asking = threading.Lock()
+
+
 def engine_tokenizer(source: str, revision: str | None = None) -> EngineTokenizer | None:
-    """What the engine of these files tokenizes with; None if that is not known here. Slow."""
+    """What the engine of these files tokenizes with; None if that is not known here.
+
+    Slow the first time; every other time it is what was said then.
+    """
+    asked = Asked(source, revision)
+    with _asking:
+        known = _known.get(asked)
+        if known is None or (known.answer is None and time.monotonic() - known.at > _AGAIN_SECONDS):
+            known = _known[asked] = _Known(_said(source, revision), time.monotonic())
+        return known.answer
+
+
+def _said(source: str, revision: str | None) -> EngineTokenizer | None:
     if not has_usual_tokenizer(ModelFiles(source, revision)):
         return None
     environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
@@ -74,7 +102,9 @@ def engine_tokenizer(source: str, revision: str | None = None) -> EngineTokenize
         )
         return msgspec.json.decode(answer.stdout, type=EngineTokenizer | None)
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError) as error:
-        log.warning("tokenizer.unanswered", source=source, kind=type(error).__name__)
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+        reason = said.rpartition("\n")[2][:200] or type(error).__name__
+        log.warning("tokenizer.unanswered", source=source, reason=reason)
         return None
 
 

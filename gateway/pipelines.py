@@ -1,6 +1,5 @@
 """Pipelines: batches in stages. Creates, shows and cancels them; the dispatcher runs them."""
 
-import asyncio
 import hashlib
 import time
 from typing import Annotated
@@ -16,7 +15,7 @@ from gateway.fields import parsed, require_one_of, require_small
 from gateway.limits import reserve_batch
 from gateway.pipeline_shapes import Pipeline, to_shape
 from gateway.route_docs import addition, json_body
-from gateway.tokens import tokenizer_file
+from gateway.tokens import loaded, tokenizer_file
 from shared import ids
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError
@@ -146,7 +145,7 @@ async def _tokenizers(
         if stage.split is None or stage.split.model is None:
             continue
         model = services.catalog.model(stage.split.model)
-        body = await asyncio.to_thread(tokenizer_file, model)
+        body = await loaded(tokenizer_file, model)
         if body is None:
             param = f"stages[{number}].split.model"
             raise InvalidInputError(

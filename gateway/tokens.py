@@ -4,8 +4,10 @@ Without the model's tokenizer on this machine it estimates, and says so. Knows n
 storage.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -20,6 +22,11 @@ from shared.input.request_lines import mended
 from shared.openai.endpoints import ENDPOINTS, Endpoint
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
+
+#: Loading a tokenizer takes seconds.
+_loading = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
 
 Method = Literal["tokenizer", "tokenizer_without_template", "bytes"]
 
@@ -189,6 +196,11 @@ def _texts_of(side: object) -> list[str]:
         texts = [part.get("text") for part in parts or () if isinstance(part, dict)]
         found.append(" ".join(text for text in texts if isinstance(text, str)))
     return found
+
+
+async def loaded(load: Callable[[Model], T], model: Model) -> T:
+    """What `load` reads of the model, one after the other, beside the threads that others need."""
+    return await asyncio.get_running_loop().run_in_executor(_loading, load, model)
 
 
 def tokenizer_file(model: Model) -> bytes | None:
