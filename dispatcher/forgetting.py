@@ -43,6 +43,8 @@ async def forget_ended(state: State, storage: Storage, *, seconds: float) -> Non
                 continue
             # Whoever dies from here on is followed by what their records say, which S3 loses.
             await state.away.bring_back(ids)
+            # One that left while its objects go would have its place for ever.
+            await state.away.stay(ids)
             await storage.remove(manifests)
             for one in together:
                 tombstones = [deleted_key(one.tenant, file_id) for file_id in one.file_ids]

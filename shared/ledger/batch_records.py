@@ -1,6 +1,8 @@
 """Records of ended batches: all that Redis had of each. Created in S3 before they leave Redis."""
 
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -19,6 +21,9 @@ log = structlog.get_logger()
 
 #: Records that a process remembers. Each has a few kilobytes.
 _REMEMBERED = 500
+#: For how long. Ids may be used again once a batch is forgotten, and what has such an id leaves a
+#: minute after its end at the earliest.
+_REMEMBERED_SECONDS = 50.0
 #: The events that end a batch. A batch that was cancelled has ended by that, whatever else was
 #: about to end it.
 _ENDS = (
@@ -60,20 +65,24 @@ async def read_batch_record(storage: Storage, batch_id: str, edition: int) -> St
 
 
 class BatchRecords:
-    """Reads records, and remembers the last ones: an edition never changes."""
+    """Reads records, and remembers the last ones for a while."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._storage = storage
-        self._known: OrderedDict[tuple[str, int], StoredRecord] = OrderedDict()
+        self._clock = clock
+        #: With the times when they were read, the earliest first.
+        self._known: OrderedDict[tuple[str, int], tuple[float, StoredRecord]] = OrderedDict()
 
     async def read(self, batch_id: str, edition: int) -> StoredRecord | None:
         """The record; where it is lost or damaged, as its commit has it.
 
         Then it lacks what was changed after the end, and the events. None without a commit.
         """
+        now = self._clock()
+        while self._known and next(iter(self._known.values()))[0] < now - _REMEMBERED_SECONDS:
+            self._known.popitem(last=False)
         if (known := self._known.get((batch_id, edition))) is not None:
-            self._known.move_to_end((batch_id, edition))
-            return known
+            return known[1]
         try:
             stored = await read_batch_record(self._storage, batch_id, edition)
         except (NotFoundError, BrokenObjectError) as error:
@@ -83,7 +92,7 @@ class BatchRecords:
                 key = record_key(batch_id, edition)
                 log.error("batch_record.broken", batch_id=batch_id, key=key, reason=reason)  # noqa: TRY400  # the reason says it all
             return stored_or_none
-        self._known[batch_id, edition] = stored
+        self._known[batch_id, edition] = (now, stored)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         return stored

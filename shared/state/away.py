@@ -101,6 +101,11 @@ class Away:
             wanted = await self.among(stale)
         return are_here
 
+    async def stay(self, batch_ids: Sequence[str]) -> None:
+        """Let those of them that are here leave later, as if they had just come back."""
+        places = dict.fromkeys(batch_ids, int(time()))
+        await self._redis.zadd(f"{self._namespace}leaving", places, xx=True)
+
     async def found(self, batch_id: str, call: Callable[[], Awaitable[T]]) -> T:
         """What the call returns; if it misses the batch because it is away, that of a second one.
 

@@ -30,7 +30,8 @@ end
 -- The parts of a batch are swept at its end; nobody would find one that was written later.
 local function sweep_late_part()
   local name = cjson.decode(part)[1]
-  if FINAL[status] and current and not (recorded and cjson.decode(recorded)[1] == name) then
+  local has_ended = not status or FINAL[status]
+  if has_ended and current and not (recorded and cjson.decode(recorded)[1] == name) then
     redis.call('ZADD', ns .. 'garbage', now, name)
   end
 end

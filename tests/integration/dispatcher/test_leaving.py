@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
@@ -316,6 +317,24 @@ async def test_a_batch_that_is_away_is_forgotten_in_time(
     assert await yard.storage.keys(f"batches/{ended}/") == []
     for key in (*PLACES, "editions", "leaving"):
         assert not await redis.exists(f"{namespace}{key}")
+
+
+async def test_a_new_batch_with_the_id_of_a_forgotten_one_is_not_taken_for_it(
+    reaper: Reaper, yard: BatchYard, ended: str
+) -> None:
+    clock = [0.0]
+    records = BatchRecords(yard.storage, clock=lambda: clock[0])
+    await reaper.let_leave()
+    first = await records.read(ended, 0)
+    assert first is not None
+    second = msgspec.structs.replace(first, fields={**first.fields, "metadata": "{}"})
+    await yard.storage.remove([record_key(ended, 0)])
+    await create_record(yard.storage, second, 0)
+
+    # No batch leaves sooner than a minute after its end.
+    clock[0] = 60.0
+
+    assert await records.read(ended, 0) == second
 
 
 async def test_only_places_stay_in_redis(
