@@ -570,6 +570,9 @@ def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
                 content["key"],
                 content.get("dataset", ""),
             }
+            # It was about to leave Redis, or came back.
+            records = f"batches/{content['id']}/record-"
+            wanted |= {name for name in evidence.objects if name.startswith(records)}
     swept = tuple(name for name in waiting if name.endswith("/edges/"))
     for name in evidence.objects.keys() - wanted - waiting:
         if name.startswith(swept):

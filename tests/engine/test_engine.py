@@ -7,6 +7,7 @@ on_demand` asks for that.
 
 import asyncio
 import json
+import re
 import secrets
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -293,8 +294,18 @@ async def assert_same_outcomes(
 
     # What `vllm run-batch` makes of them is asked in a whole run.
     assert found == {
-        name: known[name]._replace(run_batch=one.run_batch) for name, one in found.items()
+        name: known[name]._replace(run_batch=one.run_batch, serve=_serve(name, one, known[name]))
+        for name, one in found.items()
     }
+
+
+def _serve(name: str, found: Outcome, known: Outcome) -> int:
+    """The status that is known, or that of a forced call of a tool, which a model without training may cut off.
+
+    vLLM answers that with 500 where its front parses the call. Here it is the same either way.
+    """
+    is_forced = re.search(r"/v1/(messages|responses) tools: (named|required)", name)
+    return found.serve if is_forced and found.serve in (200, 500) else known.serve
 
 
 async def outcomes(

@@ -25,6 +25,7 @@ from shared.state import State
 from shared.submission.accept import accept_known
 from shared.submission.admission import NewBatchQuota
 from tests.batches import validating
+from tests.chaos.points import LEAVING_POINTS
 from tests.integration.dispatcher.conftest import BatchYard, bad, good, lines
 from tests.manifests import inline
 
@@ -172,7 +173,7 @@ async def test_whoever_sends_a_batch_again_meets_the_one_that_is_away(
         await packer.make(inline("m-1", lines(1), fingerprint="other"))
 
 
-@pytest.mark.parametrize("point", ["leaving.kept"])
+@pytest.mark.parametrize("point", LEAVING_POINTS)
 async def test_whoever_dies_before_it_has_left_is_followed(
     point: str,
     reaper: Reaper,
