@@ -300,9 +300,10 @@ async def assert_same_outcomes(
 
 
 def _serve(name: str, found: Outcome, known: Outcome) -> int:
-    """The status that is known, or that of a forced call of a tool, which a model without training may cut off.
+    """The status that is known, or that of a forced call of a tool.
 
-    vLLM answers that with 500 where its front parses the call. Here it is the same either way.
+    A model without training may be cut off in such a call, and vLLM's front, which parses it,
+    answers that with 500. Here it is the same either way.
     """
     is_forced = re.search(r"/v1/(messages|responses) tools: (named|required)", name)
     return found.serve if is_forced and found.serve in (200, 500) else known.serve
