@@ -80,6 +80,11 @@ class Away:
         found = await self._stored(await self.editions(batch_ids))
         return {one.batch_id: one for one in found}
 
+    async def records_among(self, batch_ids: Sequence[str]) -> dict[str, StoredRecord]:
+        """As `records`, of batches some of which Redis may have records of."""
+        found = await self._stored(await self.among(batch_ids))
+        return {one.batch_id: one for one in found}
+
     async def bring_back(self, batch_ids: Sequence[str]) -> bool:
         """Write the records of those of them that are away, so that scripts find them.
 
@@ -120,6 +125,27 @@ class Away:
         if outcome == "away":
             raise unreadable(batch_id)
         return outcome
+
+    async def all_found(
+        self,
+        batch_ids: Sequence[str],
+        outcomes: Sequence[T],
+        away: T,
+        again: Callable[[Sequence[int]], Awaitable[Sequence[T]]],
+    ) -> list[T]:
+        """The outcomes of a call for these batches; where one is `away`, that of a second call.
+
+        `again` makes it for the batches at these places. Raises TransientError where a record
+        cannot be read.
+        """
+        found = list(outcomes)
+        if places := [place for place, outcome in enumerate(found) if outcome == away]:
+            await self.bring_back([batch_ids[place] for place in places])
+            for place, outcome in zip(places, await again(places), strict=True):
+                if outcome == away:
+                    raise unreadable(batch_ids[place])
+                found[place] = outcome
+        return found
 
     async def due(self, before: float, *, limit: int) -> list[str]:
         """Batches with a record here that ended or came back before this time (Unix seconds)."""

@@ -10,7 +10,7 @@ import msgspec
 from shared.errors import NotFoundError, TransientError
 from shared.lifecycle import Status
 from shared.slices import Slice
-from shared.state.away import Away, unreadable
+from shared.state.away import Away
 from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Quota
@@ -109,16 +109,15 @@ class Batches:
         """
         params = [msgspec.json.encode(_accept_params(batch)) for batch in batches]
         outcomes: list[Any] = await self._scripts.run("accept_pack", prefix, *params)
-        away = [place for place, outcome in enumerate(outcomes) if outcome == "away"]
-        if away:
-            await self._away.bring_back([batches[place].id for place in away])
+
+        async def again(places: Sequence[int]) -> list[Any]:
             # They need no pack.
-            again = await self._scripts.run("accept_pack", "", *(params[place] for place in away))
-            for place, outcome in zip(away, again, strict=True):
-                if outcome == "away":
-                    raise unreadable(batches[place].id)
-                outcomes[place] = outcome
-        return outcomes
+            found: list[Any] = await self._scripts.run(
+                "accept_pack", "", *(params[place] for place in places)
+            )
+            return found
+
+        return await self._away.all_found([one.id for one in batches], outcomes, "away", again)
 
     async def predict(self, told: Sequence[Told]) -> None:
         """Keep what is predicted of these batches, of those that run."""

@@ -43,8 +43,7 @@ class Events:
                 pipe.lrange(f"{self._namespace}events:{batch_id}", 0, -1)
             found = dict(zip(batch_ids, await pipe.execute(), strict=True))
         # Many batches that are here have none, too.
-        absent = await self._away.among([one for one, texts in found.items() if not texts])
-        away = await self._away.records(list(absent))
+        away = await self._away.records_among([one for one, texts in found.items() if not texts])
         found |= {one: stored.events for one, stored in away.items() if stored.seconds_left > 0}
         return [[Entry.from_text(text) for text in found[one]] for one in batch_ids]
 

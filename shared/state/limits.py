@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from shared.errors import BatchyardError
-from shared.state.away import Away, unreadable
+from shared.state.away import Away
 from shared.state.scripts import Scripts, pairs
 
 QuotaKind = Literal["requests", "tokens"]
@@ -145,15 +145,12 @@ class Limits:
         self, batches: Sequence[NewBatchParams]
     ) -> list[KnownBatch | Exhausted | RateStatus | None]:
         """`reserve` for each of them, in one round trip."""
-        answers = await self._reserved(batches)
-        away = [place for place, answer in enumerate(answers) if answer == ["away"]]
-        if away:
-            await self._away.bring_back([batches[place].batch_id for place in away])
-            again = await self._reserved([batches[place] for place in away])
-            for place, answer in zip(away, again, strict=True):
-                if answer == ["away"]:
-                    raise unreadable(batches[place].batch_id)
-                answers[place] = answer
+        answers = await self._away.all_found(
+            [one.batch_id for one in batches],
+            await self._reserved(batches),
+            ["away"],
+            lambda places: self._reserved([batches[place] for place in places]),
+        )
         return [_outcome(*pair) for pair in zip(batches, answers, strict=True)]
 
     async def _reserved(self, batches: Sequence[NewBatchParams]) -> list[Any]:

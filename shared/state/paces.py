@@ -30,8 +30,7 @@ class Paces:
                 pipe.lrange(f"{self._namespace}pace:{batch_id}", -last, -1)
             found = dict(zip(batch_ids, await pipe.execute(), strict=True))
         # Many batches that are here have none, too.
-        absent = await self._away.among([one for one, texts in found.items() if not texts])
-        away = await self._away.records(list(absent))
+        away = await self._away.records_among([one for one, texts in found.items() if not texts])
         found |= {
             one: stored.pace[-last:] for one, stored in away.items() if stored.seconds_left > 0
         }
