@@ -10,7 +10,7 @@ import msgspec
 
 from dispatcher.pipeline_input import UnreadableInputError, input_rows
 from shared.dataset.dataset import PinnedDataset
-from shared.pipeline.declaration import MAX_COMPONENT, SCORE
+from shared.pipeline.declaration import SCORE, is_component
 from shared.pipeline.plan import Joining, Ranking
 from shared.pipeline.stepping import Dropped, Failed, Item, Outcome, Passed
 from shared.storage import Storage
@@ -80,11 +80,11 @@ class PipelineTables:
 
         numbers, columns, size, dimensions = array.array("f"), list[bytes](), 0, 0
         async for row in self._rows(part.stage):
-            vector = row["vector"]
-            if vector is None:
+            if row["vector"] is None:
                 continue
-            dimensions = dimensions or len(_numbers(vector, part.stage))
-            if len(_numbers(vector, part.stage)) != dimensions:
+            vector = _numbers(row["vector"], part.stage)
+            dimensions = dimensions or len(vector)
+            if len(vector) != dimensions:
                 text = f"The vectors in the table of stage {part.stage} differ in length."
                 raise UnreadableInputError("other_dimensions", text)
             numbers.extend(vector)
@@ -150,15 +150,10 @@ def _ranked(part: Ranking, table: _Ranked, items: Sequence[Item]) -> list[Outcom
 
 def _numbers(value: object, stage: int) -> Sequence[float]:
     """The vector of a table's row. Raises UnreadableInputError."""
-    if isinstance(value, list) and value and all(map(_is_number, value)):
+    if isinstance(value, list) and value and all(map(is_component, value)):
         return value
     text = f"A row in the table of stage {stage} has something else than a vector."
     raise UnreadableInputError("no_vector", text)
-
-
-def _is_number(value: object) -> bool:
-    """Whether it can be one of a vector whose length is that of a 32-bit float, too."""
-    return isinstance(value, int | float) and abs(value) <= MAX_COMPONENT
 
 
 def _too_large(stage: int, limit: str) -> UnreadableInputError:

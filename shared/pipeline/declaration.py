@@ -33,6 +33,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Metric = Literal["cosine", "dot"]
 
 
+def is_component(value: object) -> bool:
+    """Whether it can be one of the numbers of a vector that is compared."""
+    return isinstance(value, int | float) and abs(value) <= MAX_COMPONENT
+
+
 class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 

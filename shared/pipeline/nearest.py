@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.pipeline.declaration import MAX_COMPONENT, Metric
+from shared.pipeline.declaration import Metric, is_component
 
 #: Scores that are held at a time.
 _SCORES_AT_ONCE = 8 * 1024 * 1024
@@ -36,9 +36,7 @@ class Vectors:
         """The value as a vector that can be compared; None if it is none."""
         if not isinstance(value, list) or len(value) != self.dimensions:
             return None
-        if not all(isinstance(one, int | float) and abs(one) <= MAX_COMPONENT for one in value):
-            return None
-        return np.array(value, np.float32)
+        return np.array(value, np.float32) if all(map(is_component, value)) else None
 
     def nearest(self, vectors: Sequence[NDArray[np.float32]], k: int) -> list[list[Near]]:
         """The `k` nearest rows to each of the vectors, the nearest first.
