@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 import msgspec
 
@@ -293,11 +294,8 @@ def _counts(
                 for index, (part, _) in parts.items()
             )
         )
-        others = [
-            sum(column) for column in zip(*(p.counts for p, _ in parts.values()), strict=True)
-        ]
-        found = dict(zip(RowCounts._fields, others, strict=True))
-        counts |= {name: count for name, count in found.items() if count}
+        others = reduce(RowCounts.plus, (part.counts for part, _ in parts.values()))
+        counts |= {name: count for name, count in others._asdict().items() if count}
         counts |= {"spent": json.dumps(spent, separators=(",", ":"))} if spent else {}
     if reasons:
         counts |= {f"lane_failed:{lane}": reason for lane, reason in reasons.items()}
