@@ -64,7 +64,8 @@ local function record_part(id, lane, lanes, index, part, usage)
   end
   count_for_lane(id, lane, lanes, rows)
   count_totals(id, lane, usage)
-  count_spent(id, lane, cjson.decode(part), 1)
-  count_rows(id, cjson.decode(part), 1)
+  local decoded = cjson.decode(part)
+  count_spent(id, lane, decoded, 1)
+  count_rows(id, decoded, 1)
   return redis.call('HINCRBY', batch_key(id), 'slices_committed', 1)
 end
