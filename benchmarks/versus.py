@@ -120,7 +120,7 @@ def by_ray_data(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Itera
         batch_size=64,
         log_engine_metrics=False,
     )
-    processor = build_processor(config, preprocess=_asked, postprocess=_answered)
+    processor = build_processor(config, preprocess=asked, postprocess=answered)
     yield time.perf_counter() - began
     for batch in batches:
         began = time.perf_counter()
@@ -129,12 +129,14 @@ def by_ray_data(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Itera
         yield time.perf_counter() - began
 
 
-def _asked(row: dict[str, Any]) -> dict[str, Any]:
+def asked(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of a batch, as Ray Data LLM takes it."""
     sampling = {"max_tokens": row["body"]["max_tokens"], "temperature": 0, "ignore_eos": True}
     return {"messages": row["body"]["messages"], "sampling_params": sampling}
 
 
-def _answered(row: dict[str, Any]) -> dict[str, Any]:
+def answered(row: dict[str, Any]) -> dict[str, Any]:
+    """What Ray Data LLM gives back, without all that it was asked."""
     return {"text": row["generated_text"]}
 
 

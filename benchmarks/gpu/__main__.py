@@ -62,8 +62,10 @@ CASES = {
     "cold": Case(recovery.cold, 150, (LARGE,)),
     "lanes": Case(waits.lanes, 240, (SMALL, LARGE)),
     "live": Case(waits.live, 150, (LARGE,)),
+    "door": Case(waits.door, 240),
     "prefixes": Case(rates.prefixes, 180, (LARGE,)),
     "serve": Case(others.serve, 300, (SMALL, EMBED)),
+    "ray-data": Case(others.ray_data, 300),
 }
 
 

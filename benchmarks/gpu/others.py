@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -11,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.figures import Figure, compared
+from benchmarks.figures import Figure, bounded, compared
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import EMBED, SMALL
 from benchmarks.gpu.rates import embedding_rows
@@ -19,6 +21,8 @@ from benchmarks.gpu.texts import equal
 from benchmarks.vllm_serve import vllm_serve
 
 _SERVERS = 4
+#: Of a job of Ray Data LLM, which starts an engine.
+_JOB_SECONDS = 240
 #: Processes that ask, since one could be slower than the server, and calls of all of them at once.
 _CLIENTS, _CALLS = 4, 512
 
@@ -45,6 +49,37 @@ def serve(bench: Bench) -> Iterator[Figure]:
             f"vllm serve with {_SERVERS} servers",
             of_fleet, count / found["seconds"], unit="rows/s", goal=1.0, sense="at least",
         )  # fmt: skip
+
+
+def ray_data(bench: Bench) -> Iterator[Figure]:
+    """Ray Data LLM, which has an engine for each job, on the rows of `small`."""
+    content = equal(SMALL, bench.plan.rows(4_000), 100, 64)
+    count, path = content.count(b"\n"), bench.file(content)
+    of_fleet = count / bench.by_fleet(SMALL, content)
+
+    def run() -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.gpu.ray_data", str(bench.catalog), SMALL, str(path)],
+            env=bench.view.bare_environment,
+            capture_output=True,
+            text=True,
+            timeout=_JOB_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"Ray Data LLM failed: {done.stderr[-1500:]}")
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    found = bench.measured(f"Ray Data LLM, {SMALL}", content, run)
+    yield compared(
+        "rows/s, the rows of `small`: fleet / Ray Data LLM after its first row",
+        of_fleet, count / found["seconds"], unit="rows/s", goal=1.0, sense="at least",
+    )  # fmt: skip
+    yield bounded(
+        "seconds of the rows of `small` with Ray Data LLM and its start (baseline: fleet)",
+        found["first"] + found["seconds"], count / of_fleet, unit="s", goal=None,
+    )  # fmt: skip
 
 
 def _by_http(url: str, lines: list[bytes]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import EMBED, LARGE, SMALL
 from benchmarks.gpu.texts import between, equal, rows, text
 from benchmarks.lanes import Scale, behind
-from benchmarks.live import Phase, live_and_batch
+from benchmarks.live import Phase, live_and_batch, live_calls
 from benchmarks.live_load import Seen
 from benchmarks.rows import CHAT
 from benchmarks.small_batches import small_batches
@@ -51,6 +51,12 @@ def live(bench: Bench) -> Iterator[Figure]:
     yield from live_and_batch(
         bench.view_of(LARGE, EMBED), turns=1, phase=phase, without=("the bare engine", without)
     )
+
+
+def door(bench: Bench) -> Iterator[Figure]:
+    """What the way through the gateway costs a live call; beside the same model's `vllm serve`."""
+    bench.stop_bare(LARGE)
+    yield from live_calls(bench.view_of(LARGE, EMBED), turns=1)
 
 
 def _one_row(bench: Bench, view: BenchFleet) -> Iterator[Figure]:
