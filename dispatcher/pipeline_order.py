@@ -23,9 +23,10 @@ _TOGETHER = 200
 
 
 async def in_order(edge: EdgeLog, *, held: int = _HELD) -> AsyncIterator[Sequence[Item]]:
-    """The rows that the edge has handed on, some at a time; those of damaged handovers are left out.
+    """The rows that the edge has handed on, some at a time.
 
-    At most `held` handovers are in memory. Raises TransientError.
+    Those of damaged handovers are left out. At most `held` handovers are in memory. Raises
+    TransientError.
     """
     reading = _Reading(edge, held)
     #: Of each handover, its next row: where that belongs, the handover's number, and its own.
