@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from dispatcher.pipeline_edge import EdgeLog
+from dispatcher.pipeline_order import in_order
 from shared import crash, ids
 from shared.errors import BrokenObjectError, NotFoundError, TransientError
 from shared.ledger.file_records import note_deletion, write_file
@@ -22,7 +23,7 @@ from shared.ledger.pipelines import (
     ended_key,
 )
 from shared.ledger.records import encoded, read_record
-from shared.pipeline.stepping import Failed, items_of
+from shared.pipeline.stepping import Failed
 from shared.retention import DAY_SECONDS, RESERVED_SECONDS
 from shared.state import FileRecord, State
 from shared.storage import Storage
@@ -124,10 +125,10 @@ class PipelineEnd:
 
 
 async def _output(edges: Sequence[EdgeLog]) -> AsyncIterator[bytes]:
-    """A line of JSON for each row that came through, in the order in which they came."""
+    """A line of JSON for each row that came through, in the order of the input."""
     for edge in edges:
-        async for sections in _whole(edge):
-            lines = [{"custom_id": one.id, **one.columns} for one in items_of(sections.items)]
+        async for rows in in_order(edge):
+            lines = [{"custom_id": one.id, **one.columns} for one in rows]
             yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 

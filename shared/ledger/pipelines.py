@@ -81,6 +81,8 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     #: Where its rows begin among those that the edge has handed on, and how many there are.
     first_row: int = 0
     rows: int = 0
+    #: The `order` of its first row: its rows are in the order of the input.
+    begins: list[int] = []
     #: By stage.
     counts: dict[int, StepCount] = {}
     #: Lengths in bytes: of the lines for the next call, of the rows with their columns, of the

@@ -69,7 +69,7 @@ class Answers:
             columns |= parsed
         elif self._shape is not None:
             columns[answer_column(self._call)] = parsed
-        return Item(item.id, columns)
+        return Item(item.id, columns, item.order)
 
     def _value(self, values: dict[str, Any]) -> Any:
         if self._call.endpoint in WRITING:

@@ -15,6 +15,7 @@ from cli import servers
 from cli.rebuild.rebuild import Rebuild
 from dispatcher.forgetting import forget_pipelines
 from dispatcher.pipeline_end import PipelineEnd
+from dispatcher.pipeline_order import in_order
 from dispatcher.pipeline_run import PipelineRun
 from dispatcher.pipelines import PipelineKeeper
 from shared.ledger.pipelines import (
@@ -147,6 +148,32 @@ async def test_with_another_leader_for_each_step_no_row_is_lost_or_doubled(yards
         "0": {"failed": 0, "dropped": 2},
         "2": {"failed": 0, "dropped": 3},
     }
+
+
+async def test_the_output_is_in_the_order_of_the_input_whatever_was_done_first(
+    yards: Yards,
+) -> None:
+    split = {"split": {"column": "text", "tokens": 1, "into": "chunk"}}
+    pipeline = await yards.pipeline("ordered", split, A_CALL)
+    for _ in range(2):
+        await (await a_run(yards, pipeline.id)).step(await record_of(yards, pipeline))
+    [batch_id] = pipeline.batch_ids
+    early, late, last = await yards.yard.claim(batch_id)
+    # What was done first is the beginning and the end.
+    for claims in ((last, early), (late,)):
+        for claim in claims:
+            await yards.yard.commit(claim, [_SAID for _ in claim.slice.row_numbers])
+        await (await a_run(yards, pipeline.id)).step(await record_of(yards, pipeline))
+
+    ended = await lead(yards, pipeline)
+
+    names = [row["custom_id"] for row in await lines(yards, ended, "output")]
+    assert names == [f"r{number}#0" for number in range(9)]
+    edge = (await a_run(yards, pipeline.id)).edges[-1]
+    # Its two handovers overlap; with room for one, they are read again.
+    assert [begins for begins, _ in edge.begins] == [(1, 0), (4, 0)]
+    for held in (1, 2):
+        assert [item.id async for some in in_order(edge, held=held) for item in some] == names
 
 
 @pytest.mark.parametrize(
