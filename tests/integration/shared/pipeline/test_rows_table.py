@@ -74,7 +74,10 @@ async def test_a_column_has_the_type_that_its_values_have_in_common(
 
 
 async def test_what_is_known_of_a_column_decides_its_type() -> None:
-    rows = [{"v": [0.5, 1.0], "said": None, "raw": {"a": []}}, {"v": None, "said": 3, "raw": [1]}]
+    rows: list[dict[str, Any]] = [
+        {"v": [0.5, 1.0], "said": None, "raw": {"a": []}},
+        {"v": None, "said": 3, "raw": [1]},
+    ]
     shapes = {"said": Shape("number", is_nullable=True), "raw": Shape("json", is_nullable=True)}
 
     table = await _table(rows, shapes=shapes, embeddings=["v"])
