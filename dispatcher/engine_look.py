@@ -93,6 +93,10 @@ def _engine(
         reason = reason if before.reason in _NO_FAULT else before.reason
     replicas = (*current, *chain(*others))
     began = [one for one in replicas if one.ready_at and not _was_ready(known, one)]
+    last_start, started = max(
+        ((one.ready_at - one.placed_at, one.id) for one in began if one.ready_at and one.placed_at),
+        default=(before.last_start_seconds, before.last_start_replica) if before else (0.0, ""),
+    )
     return EngineRecord(
         lane=lane,
         state=state,
@@ -102,10 +106,8 @@ def _engine(
         gpus=gpus,
         replicas=replicas,
         starts=(before.starts if before else 0) + len(began),
-        last_start_seconds=max(
-            (one.ready_at - one.placed_at for one in began if one.ready_at and one.placed_at),
-            default=before.last_start_seconds if before else 0.0,
-        ),
+        last_start_seconds=last_start,
+        last_start_replica=started,
     )
 
 

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from shared.engine_starts import Start
+
 #: `waiting`: no machine of its pool has room for it. `asleep`: it is deployed, and starts with the
 #: next row.
 EngineState = Literal["asleep", "waiting", "starting", "running", "stopping", "failed"]
@@ -48,6 +50,8 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
     #: Starts that have ended in a running replica, and how long the last of them took.
     starts: int = 0
     last_start_seconds: float = 0.0
+    #: The replica that it was.
+    last_start_replica: str = ""
 
 
 class EngineSeconds(NamedTuple):
@@ -94,6 +98,8 @@ class ReplicaNumbers(msgspec.Struct, frozen=True, kw_only=True):
     #: Sequences that vLLM computes, and those that it has and does not.
     running: int
     waiting: int
+    #: An older version has deployed replicas that do not tell it.
+    start: Start | None = None
 
 
 def innermost_reason(message: str) -> str:

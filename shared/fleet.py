@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.catalog import Catalog
+from shared.engine_starts import Start, whole_start
 from shared.engines import EngineRecord, EngineState, ReplicaState
 from shared.errors import NotFoundError
 from shared.lane_waits import Waiting, waits_for_engine, waits_for_job
@@ -53,6 +54,14 @@ class EngineView(_Shape):
     replicas: list[ReplicaView]
     starts: int = Field(description="Starts that have ended in a running replica.")
     last_start_seconds: float = Field(description="How long the last of them took.")
+    last_start_stages: dict[str, float] = Field(
+        description="What it was made of, in seconds that sum up to it: `process`, `imports`, "
+        "`configuration`, `core`, `weights`, `compile`, `graphs`, `profile`, `fronts`, `server`, "
+        "`other`. Empty until the replica has told it."
+    )
+    first_row_seconds: float | None = Field(
+        description="How long the first row after it took. Null until there was one."
+    )
 
 
 class LaneTenant(_Shape):
@@ -150,7 +159,10 @@ async def read_fleet(state: State, catalog: Catalog) -> Fleet:
         ended=dict(counted.ended),
         next_window_at=counted.next_window_at,
         lanes=lanes,
-        engines=[_engine(catalog, lane, look.engines.get(lane)) for lane in engines],
+        engines=[
+            _engine(catalog, lane, look.engines.get(lane), counted.starts.get(lane))
+            for lane in engines
+        ],
         tenants=[_tenant(one, loads, held[one]) for one in tenants],
     )
 
@@ -215,7 +227,9 @@ def _waits_for(
     return waits_for_engine(lane_job, engine, had_engine_trouble=False, now=at)
 
 
-def _engine(catalog: Catalog, lane: str, found: EngineRecord | None) -> EngineView:
+def _engine(
+    catalog: Catalog, lane: str, found: EngineRecord | None, start: Start | None
+) -> EngineView:
     model, pool = _model_and_pool(catalog, lane)
     if found is None:
         return EngineView(
@@ -230,7 +244,11 @@ def _engine(catalog: Catalog, lane: str, found: EngineRecord | None) -> EngineVi
             replicas=[],
             starts=0,
             last_start_seconds=0.0,
+            last_start_stages={},
+            first_row_seconds=None,
         )
+    seconds = found.last_start_seconds
+    stages = dict(whole_start(start, seconds)) if start else {}
     return EngineView(
         lane=lane,
         model=model,
@@ -251,7 +269,10 @@ def _engine(catalog: Catalog, lane: str, found: EngineRecord | None) -> EngineVi
             for one in found.replicas
         ],
         starts=found.starts,
-        last_start_seconds=found.last_start_seconds,
+        # The replica has measured more than two looks can tell.
+        last_start_seconds=sum(stages.values()) if stages else seconds,
+        last_start_stages=stages,
+        first_row_seconds=start.first_row_seconds if start else None,
     )
 
 

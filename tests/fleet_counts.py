@@ -1,5 +1,6 @@
 """Counts of a fleet, for tests of what is made of them: one place for a new count."""
 
+from shared.engine_starts import Start
 from shared.engines import EngineRecord, Replica, ReplicaNumbers
 from shared.lifecycle import Status
 from shared.state.census import FleetCounts, LaneCount, RunningBatch, Total, Waiting
@@ -76,6 +77,7 @@ COUNTS = FleetCounts(
         )
     ],
     replicas={"m@l4": [REPLICA]},
+    starts={"m@l4": Start({"process": 1.0, "core": 2.5})},
     running=[
         RunningBatch(
             "batch_1",

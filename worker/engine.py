@@ -47,6 +47,7 @@ from worker.engine_front import keep_environment, stop_statistics
 from worker.engine_numbers import CoreMeter
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
+from worker.engine_stages import StageClock, written_here
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.engine_variables import (
     DRAIN_SECONDS_VARIABLE,
@@ -108,6 +109,9 @@ _Row = tuple[str, int, bytes, int]
 class BatchServer(LLMServer):
     """One replica of an engine."""
 
+    #: Set before the constructor runs: the replica has started long before.
+    clock: StageClock
+
     async def __init__(self, model: str, pool: str) -> None:  # type: ignore[misc]  # as Ray's
         """For a model and a pool of the catalog, as JSON."""
         self._model = Model.model_validate_json(model)
@@ -138,6 +142,7 @@ class BatchServer(LLMServer):
             if (reason := _last_child_error()) is None:
                 raise
             raise SetupError(reason) from error
+        self.clock.divide_core("\n".join(written_here()))
         engine: Any = self.engine
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         app = await engine.build_asgi_app()
@@ -166,8 +171,7 @@ class BatchServer(LLMServer):
         attend(self._client.engine_core, self._entrance, self._progress, self._meter)
         refuse_killers(self._client)
         keep_environment()
-        if self._fronts is not None:
-            await self._fronts.connect(self._client, engine._vllm_args)  # noqa: SLF001
+        await self._connect_fronts(engine._vllm_args)  # noqa: SLF001  # as above
         # From here on, the core's outputs pass what stands before it.
         stop_statistics(self._client)
         self._live = LiveCalls(
@@ -184,10 +188,18 @@ class BatchServer(LLMServer):
         self._drain = Drain(self._entrance, self._live, seconds=seconds)
         before_stop(self._stop)
         self._watching = asyncio.create_task(self._kill_when_hung())
+        self.clock.end("server")
+
+    async def _connect_fronts(self, arguments: Any) -> None:
+        self.clock.end("server")
+        if self._fronts is not None:
+            await self._fronts.connect(self._client, arguments)
+            self.clock.end("fronts")
 
     def _get_default_engine_class(self) -> type[Any]:
         return adapted_engine_class(
             super()._get_default_engine_class(),
+            self.clock,
             in_core=self._in_core,
             fronts=self._front_count,
             takes_live_calls=_goals() is not None,
@@ -257,6 +269,7 @@ class BatchServer(LLMServer):
             lost_micros=lost,
             idle_micros=idle,
             **self._meter.numbers._asdict(),
+            start=self.clock.start,
         )
 
     async def door(self) -> Door | None:
@@ -339,6 +352,7 @@ class BatchServer(LLMServer):
     ) -> Result:
         async with self._entrance.entered(work) as guest:
             self._guests[row] = guest
+            began_at = time.monotonic()
             try:
                 answer = await (self._fronts or self._openai).answer(url, body, request_id)
                 _require_wanted()
@@ -349,6 +363,7 @@ class BatchServer(LLMServer):
                 # The row may run again already while this run of it is being cancelled.
                 if not self._client.errored and self._guests.get(row) is guest:
                     del self._guests[row]
+            self.clock.note_row(began_at)
             if answer[0] == SUCCESS:
                 self._entrance.learn(guest, usage_of(answer[1]))
             seconds = self._gpus * self._entrance.settle(guest)
@@ -501,12 +516,8 @@ def _gpus(vllm_config: Any) -> float:
 def _last_child_error() -> str | None:
     """The last exception that vLLM's child processes wrote into the replica's own log files."""
     last = None
-    for output in (1, 2):
-        try:
-            lines = Path(f"/proc/self/fd/{output}").read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        for line in lines:
+    for text in written_here():
+        for line in text.splitlines():
             found = re.search(r"^\((?:EngineCore|Worker)\b.*?\] ((?:\w+\.)*\w*Error: .*)", line)
             last = found[1] if found else last
     return last

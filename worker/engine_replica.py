@@ -13,6 +13,12 @@ class EngineReplica:
 
     def __new__(cls, *_: Any) -> Any:
         # Serve calls `__init__` of what this returns.
+        from worker.engine_stages import StageClock
+
+        clock = StageClock()
+        clock.end("process")
         from worker.engine import BatchServer
 
-        return BatchServer.__new__(BatchServer)
+        server = BatchServer.__new__(BatchServer)
+        server.clock = clock
+        return server

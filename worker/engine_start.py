@@ -5,19 +5,32 @@ from typing import Any
 
 import structlog
 
+from worker.engine_stages import StageClock
+
 log = structlog.get_logger()
 
 
 def adapted_engine_class(
-    ray_engine: type[Any], *, in_core: bool, fronts: int = 1, takes_live_calls: bool = False
+    ray_engine: type[Any],
+    clock: StageClock,
+    *,
+    in_core: bool,
+    fronts: int = 1,
+    takes_live_calls: bool = False,
 ) -> type[Any]:
     """A subclass of Ray's engine, which needs vLLM to be imported.
 
-    `in_core` says that the model runs in vLLM's core process.
+    `in_core` says that the model runs in vLLM's core process. The clock is told what has ended.
     """
 
     class AdaptedEngine(ray_engine):  # type: ignore[misc]
         def _prepare_engine_config(self, context: Any) -> Any:
+            clock.end("imports")
+            prepared = self._prepared(context)
+            clock.end("configuration")
+            return prepared
+
+        def _prepared(self, context: Any) -> Any:
             config = self.llm_config.get_engine_config()
             if not in_core and config.accelerator.requires_remote_initialization:
                 return super()._prepare_engine_config(context)
@@ -32,7 +45,9 @@ def adapted_engine_class(
             if fronts > 1 and config.model_config.is_multimodal_model:
                 # The core remembers the media that one front has sent, but not those of several.
                 config.parallel_config._api_process_count = fronts + 1  # noqa: SLF001
-            return super()._start_async_llm_engine(arguments, config, group)
+            client = super()._start_async_llm_engine(arguments, config, group)
+            clock.end("core")
+            return client
 
     return AdaptedEngine
 

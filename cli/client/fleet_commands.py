@@ -11,11 +11,12 @@ from cli.client.fleet_text import (
     TENANT_COLUMNS,
     engine_row,
     lane_row,
+    last_start,
     summary,
     tenant_row,
 )
 from cli.client.options import AsJson, Context, connected
-from cli.client.output import Record, is_terminal, print_json, print_records, table_of
+from cli.client.output import Record, is_terminal, print_json, print_lines, print_records, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,11 +54,13 @@ def lanes(context: Context = None, *, as_json: AsJson = False) -> None:
 
 
 def engines(context: Context = None, *, as_json: AsJson = False) -> None:
-    """List all engines: their states, how long they took to start, and why one does not."""
+    """List all engines: their states, their last starts by stages, and why one does not start."""
     with connected(context) as gateway:
         found = gateway.get("admin/engines")["data"]
     now = time.time()
     print_records(found, ENGINE_COLUMNS, lambda one: engine_row(one, now), as_json=as_json)
+    if not as_json and is_terminal():
+        print_lines(line for one in found if (line := last_start(one)))
 
 
 def _is_busy(tenant: Record) -> bool:

@@ -11,6 +11,8 @@ LANE_COLUMNS = ("LANE", "BATCHES", "ROWS LEFT", "RUNNING", "RATE", "TENANTS", "W
 ENGINE_COLUMNS = ("ENGINE", "STATE", "FOR", "REPLICAS", "GPUS", "STARTS", "LAST START", "WHY")
 TENANT_COLUMNS = ("TENANT", "BATCHES", "ROWS LEFT", "QUEUED", "LIVE CALLS", "STORED", "LANES")
 _SHOWN_TENANTS = 3
+#: Shorter stages of a start are left out.
+_SHOWN_SECONDS = 0.05
 
 
 def lane_row(lane: _Record) -> tuple[str, ...]:
@@ -40,6 +42,20 @@ def engine_row(engine: _Record, now: float) -> tuple[str, ...]:
         duration_text(seconds) if seconds else "-",
         engine["reason"] or "-",
     )
+
+
+def last_start(engine: _Record) -> str:
+    """What the engine's last start was made of, in a line; empty where nobody knows."""
+    stages = ", ".join(
+        f"{stage} {seconds:.1f}"
+        for stage, seconds in engine["last_start_stages"].items()
+        if seconds >= _SHOWN_SECONDS
+    )
+    if not stages:
+        return ""
+    whole, row = engine["last_start_seconds"], engine["first_row_seconds"]
+    after = "" if row is None else f"; first row {row:.1f} s"
+    return f"{engine['lane']}: last start {whole:.1f} s: {stages}{after}"
 
 
 def tenant_row(tenant: _Record) -> tuple[str, ...]:

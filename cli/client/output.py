@@ -73,6 +73,12 @@ def print_record(record: Record, to_text: Callable[[Record], str], *, as_json: b
         sys.stdout.write(f"{to_text(record)}\n")
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """What stands below a table, on a terminal."""
+    for line in lines:
+        sys.stdout.write(f"{_printable(line)}\n")
+
+
 def print_json(record: Record) -> None:
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from prometheus_client.core import Metric, SummaryMetricFamily
 
 from shared.call_times import call_times
+from shared.engine_starts import whole_start
 from shared.monitoring.metrics import Sample, counter, exposition, gauge, service_calls
 from shared.slices import ReleaseReason
 from shared.state.census import FleetCounts, LaneCount, Total
@@ -324,6 +325,17 @@ def _engines(counted: FleetCounts) -> Iterator[Metric]:
         "How long the last of them took.",
         _LANE,
         [([one.lane], one.last_start_seconds) for one in engines if one.starts],
+    )
+    yield gauge(
+        "batchyard_engine_last_start_stage_seconds",
+        "What it was made of, as its replica has told it; the stages sum up to it.",
+        ["lane", "stage"],
+        [
+            ([one.lane, stage], seconds)
+            for one in engines
+            if (start := counted.starts.get(one.lane))
+            for stage, seconds in whole_start(start, one.last_start_seconds).items()
+        ],
     )
     yield counter(
         "batchyard_gpu_seconds",

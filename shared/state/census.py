@@ -6,6 +6,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
+from shared.engine_starts import Start
 from shared.engines import EngineRecord, ReplicaNumbers
 from shared.lifecycle import FINAL, Status
 from shared.state.batch_record import BatchRecord
@@ -13,6 +14,7 @@ from shared.state.client import Client
 from shared.state.outbox import Box
 
 NO_REPLICAS: Mapping[str, Sequence[ReplicaNumbers]] = {}
+NO_STARTS: Mapping[str, Start] = {}
 #: Batches that are shown one by one.
 MAX_RUNNING = 20
 #: For how long what a replica has told is shown as what is.
@@ -92,6 +94,15 @@ class FleetCounts(NamedTuple):
     running: Sequence[RunningBatch] = ()
     #: Of each engine those that were asked in the last half minute.
     replicas: Mapping[str, Sequence[ReplicaNumbers]] = NO_REPLICAS
+    #: How the last start of each engine went, where its replica has told it of late.
+    starts: Mapping[str, Start] = NO_STARTS
+
+
+class _Told(NamedTuple):
+    """What a replica has counted when it was asked, in Unix seconds."""
+
+    at: float
+    numbers: ReplicaNumbers
 
 
 class Census:
@@ -129,9 +140,10 @@ class Census:
         outboxes = {box: Waiting(next(answers), _written(next(answers))) for box in boxes}
         due_ms = _first(due)
         named = sorted(lane for lane in engines if lane)
-        lane_counts, replicas, running = await asyncio.gather(
-            self._lanes(sorted(lanes)), self._replicas(named, seconds), self._running(ids)
+        lane_counts, told, running = await asyncio.gather(
+            self._lanes(sorted(lanes)), self._told(named), self._running(ids)
         )
+        records = [msgspec.json.decode(engines[lane], type=EngineRecord) for lane in named]
         return FleetCounts(
             at=seconds + micros / 1e6,
             live=live,
@@ -143,9 +155,10 @@ class Census:
             memory_bytes=memory["used_memory"],
             max_memory_bytes=memory["maxmemory"] or memory["total_system_memory"],
             totals=[_total(name, number) for name, number in sorted(totals.items())],
-            engines=[msgspec.json.decode(engines[lane], type=EngineRecord) for lane in named],
-            replicas=replicas,
+            engines=records,
+            replicas={lane: list(_fresh(found, seconds)) for lane, found in told.items()},
             running=running,
+            starts=dict(_starts(records, told)),
         )
 
     async def _lanes(self, names: list[str]) -> dict[str, LaneCount]:
@@ -184,12 +197,15 @@ class Census:
             # One may have been forgotten meanwhile.
             return [_running(BatchRecord(fields)) for fields in await pipe.execute() if fields]
 
-    async def _replicas(self, lanes: list[str], now: float) -> dict[str, list[ReplicaNumbers]]:
+    async def _told(self, lanes: list[str]) -> dict[str, list[_Told]]:
         async with self._redis.pipeline(transaction=False) as pipe:
             for lane in lanes:
                 pipe.hvals(f"{self._namespace}lane:{lane}:numbers")
             answers = await pipe.execute()
-        return {lane: list(_fresh(found, now)) for lane, found in zip(lanes, answers, strict=True)}
+        return {
+            lane: [_parsed(text) for text in found]
+            for lane, found in zip(lanes, answers, strict=True)
+        }
 
 
 def _total(name: str, number: str) -> Total:
@@ -215,11 +231,22 @@ def _running(record: BatchRecord) -> RunningBatch:
     )
 
 
-def _fresh(numbers: Iterable[str], now: float) -> Iterator[ReplicaNumbers]:
-    for text in numbers:
-        at_ms, _, told = text.partition(" ")
-        if int(at_ms) / 1000 > now - _FRESH_SECONDS:
-            yield msgspec.json.decode(told, type=ReplicaNumbers)
+def _parsed(text: str) -> _Told:
+    at_ms, _, numbers = text.partition(" ")
+    return _Told(int(at_ms) / 1000, msgspec.json.decode(numbers, type=ReplicaNumbers))
+
+
+def _fresh(told: Iterable[_Told], now: float) -> Iterator[ReplicaNumbers]:
+    return (numbers for at, numbers in told if at > now - _FRESH_SECONDS)
+
+
+def _starts(
+    engines: Iterable[EngineRecord], told: Mapping[str, Sequence[_Told]]
+) -> Iterator[tuple[str, Start]]:
+    for engine in engines:
+        for _, numbers in told[engine.lane]:
+            if numbers.replica == engine.last_start_replica and numbers.start is not None:
+                yield engine.lane, numbers.start
 
 
 def _first(found: list[tuple[str, float]]) -> float | None:

@@ -375,6 +375,31 @@ async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_resu
     assert state.running == 1
 
 
+async def test_the_replica_tells_what_its_start_was_made_of(tiny: str, ray: Any) -> None:
+    from worker.engine_client import EngineClient
+
+    [numbers] = await EngineClient(tiny).numbers()
+    core = engine_core(tiny)
+    replica = core and core.parent()
+    assert core is not None
+    assert replica is not None
+    assert numbers.start is not None
+    names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+    # What Serve's REST API calls it, by which the dispatcher finds it again.
+    assert any(name.endswith(f"#{numbers.replica}") for name in names)
+
+    stages = numbers.start.stages
+    before, core_has = ["process", "imports", "configuration"], ["core", "weights", "profile"]
+    assert list(stages) == [*before, *core_has, "server", "fronts"]
+    assert min(stages.values()) >= 0
+    before_core = sum(stages[stage] for stage in before)
+    in_core = sum(stages[stage] for stage in core_has)
+    # The core's process begins in the stage `core`, as the system has it.
+    assert 0 < core.create_time() - replica.create_time() - before_core < in_core
+    assert numbers.start.first_row_seconds is not None
+    assert 0 < numbers.start.first_row_seconds < 60
+
+
 async def test_where_usage_statistics_are_off_no_process_collects_them(tiny: str, ray: Any) -> None:
     names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
 

@@ -4,8 +4,10 @@ import secrets
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
+from shared.engine_starts import Start
 from shared.engines import EngineRecord, EngineSeconds, Replica
 from shared.ledger.keys import add_key
 from shared.scopes import Scope
@@ -13,6 +15,7 @@ from shared.state import State
 from shared.state.streams import Stream
 from shared.storage import Storage
 from tests.batches import JOB, claim, feed, in_progress
+from tests.fleet_counts import REPLICA
 from tests.integration.dispatcher.conftest import MICROS, BatchYard, good, lines
 from tests.integration.gateway.conftest import Caller
 
@@ -109,6 +112,31 @@ async def test_a_tenant_shows_what_it_has_in_all_lanes(
     found = next(one for one in listed if one["id"] == acme.tenant)
     assert (found["batches"], found["rows_left"], found["lanes"]) == (2, 40, lanes)
     assert found["live_calls"] == 2
+
+
+async def test_an_engine_shows_what_its_last_start_was_made_of(
+    acme: Caller, operator: dict[str, str], gateway_state: State
+) -> None:
+    lane = f"m@{secrets.token_hex(4)}"
+    engine = msgspec.structs.replace(
+        _engine(lane, "running"), starts=1, last_start_seconds=14.5, last_start_replica="r"
+    )
+    await _see(gateway_state, engine)
+    start = Start({"process": 3.0, "core": 8.0, "weights": 2.0}, 0.5)
+
+    unknown = await _engine_view(acme, operator, lane)
+    await gateway_state.engines.count(lane, [msgspec.structs.replace(REPLICA, start=start)])
+    known = await _engine_view(acme, operator, lane)
+
+    assert (unknown["last_start_stages"], unknown["first_row_seconds"]) == ({}, None)
+    assert known["last_start_stages"] == {"process": 3, "core": 8, "weights": 2, "other": 1.5}
+    assert (known["last_start_seconds"], known["first_row_seconds"]) == (14.5, 0.5)
+
+
+async def _engine_view(caller: Caller, headers: dict[str, str], lane: str) -> dict[str, Any]:
+    answer = await caller.http.get("/v1/admin/engines", headers=headers)
+    found: dict[str, Any] = next(one for one in answer.json()["data"] if one["lane"] == lane)
+    return found
 
 
 async def test_the_seconds_of_a_look_count_once(gateway_state: State) -> None:

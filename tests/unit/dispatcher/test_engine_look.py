@@ -37,6 +37,7 @@ def test_an_engine_that_starts_and_runs_has_the_time_that_it_took() -> None:
         "running",
     ]
     assert (_one(later).starts, _one(later).last_start_seconds) == (1, 32)
+    assert _one(later).last_start_replica == _one(later).replicas[0].id
     assert _one(later).since == 130
     assert _one(later).replicas[0].machine == "10.0.0.1"
 

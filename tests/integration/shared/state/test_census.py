@@ -5,6 +5,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from cli import servers
+from shared.engine_starts import Start
 from shared.engines import EngineRecord
 from shared.lifecycle import Event, Status
 from shared.state import State
@@ -108,6 +109,29 @@ async def test_what_a_replica_has_counted_is_added_once_however_often_it_is_told
     assert sorted(counted.replicas[LANE], key=lambda one: one.replica) == [other, later]
     [today] = await state.engines.seconds(int(time.time()) // 86_400)
     assert today.live == 17
+
+
+async def test_the_last_start_of_an_engine_is_as_the_replica_that_started_last_has_told_it(
+    state: State,
+) -> None:
+    now = time.time()
+    engine = EngineRecord(
+        lane=LANE, state="running", since=now, seen_at=now, last_start_replica="new"
+    )
+    silent = msgspec.structs.replace(engine, lane="silent@l4")
+    await state.engines.look(0, [engine, silent], [], day=0)
+    old = msgspec.structs.replace(REPLICA, replica="old", start=Start({"core": 1.5}))
+    new = msgspec.structs.replace(
+        REPLICA, replica="new", start=Start({"process": 3.25, "core": 9.5}, 0.75)
+    )
+
+    before = (await state.census.take()).starts
+    await state.engines.count(LANE, [old, new])
+    await state.engines.count("silent@l4", [msgspec.structs.replace(REPLICA, replica="new")])
+    after = (await state.census.take()).starts
+
+    assert before == {}
+    assert after == {LANE: new.start}
 
 
 async def test_the_batches_that_have_run_longest_are_shown_one_by_one(state: State) -> None:

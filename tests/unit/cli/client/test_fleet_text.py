@@ -1,6 +1,6 @@
 from typing import Any
 
-from cli.client.fleet_text import engine_row, lane_row, summary, tenant_row
+from cli.client.fleet_text import engine_row, lane_row, last_start, summary, tenant_row
 
 NOW = 1000.0
 LANE: dict[str, Any] = {
@@ -20,6 +20,8 @@ ENGINE: dict[str, Any] = {
     "replicas": [{"placed_at": 10.0}, {"placed_at": None}],
     "starts": 4,
     "last_start_seconds": 95.2,
+    "last_start_stages": {"process": 3.0, "core": 80.25, "graphs": 0.01, "other": 11.94},
+    "first_row_seconds": None,
     "reason": None,
 }
 
@@ -42,6 +44,14 @@ def test_a_lane_that_waits_says_for_what_and_an_idle_one_shows_no_rate() -> None
 
 def test_an_engine_counts_the_gpus_that_it_has() -> None:
     assert engine_row(ENGINE, NOW) == (*("m@h100", "running", "2 min", "2", "2", "4", "95 s", "-"),)
+
+
+def test_the_stages_of_a_start_are_a_line_without_the_shortest_ones() -> None:
+    line = "m@h100: last start 95.2 s: process 3.0, core 80.2, other 11.9"
+
+    assert last_start(ENGINE) == line
+    assert last_start({**ENGINE, "first_row_seconds": 0.75}) == f"{line}; first row 0.8 s"
+    assert last_start({**ENGINE, "last_start_stages": {}}) == ""
 
 
 def test_an_engine_that_does_not_start_says_why() -> None:
