@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import psutil
-
 from shared.engine_starts import Start
 
 #: vLLM's core and its workers write these lines, and say it nowhere else.
@@ -29,8 +27,7 @@ class StageClock:
     def __init__(self) -> None:
         """The first stage begins where the process did."""
         self._seconds: dict[str, float] = {}
-        age = max(0.0, time.time() - psutil.Process().create_time())
-        self._since = time.monotonic() - age
+        self._since = time.monotonic() - _age()
         self._first_row_seconds: float | None = None
 
     @property
@@ -90,6 +87,14 @@ def written_here() -> Iterator[str]:
                 yield path.read_text(errors="replace")
         except OSError:
             continue
+
+
+def _age() -> float:
+    """Seconds since this process was made."""
+    # In Unix seconds, as psutil has it, the kernel tells it to a second only.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    made_at = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - made_at)
 
 
 def _longest(pattern: str, text: str, *, group: int = 1) -> float:
