@@ -198,7 +198,8 @@ def running_stub_fleet(
         catalog, shares = folder / "stub.yaml", folder / "shares.json"
         catalog.write_text(
             "pools:\n  none: {resources: {CPU: 1}}\n"
-            f"models:\n  {_MODEL}: {{pools: [none], engine: {{max_num_seqs: 1024}}}}\n"
+            f"models:\n  {_MODEL}: {{pools: [none], "
+            f"endpoints: [{URLS[CHAT]}, {URLS[EMBEDDINGS]}], engine: {{max_num_seqs: 1024}}}}\n"
         )
         own = {
             **(changes or {}),
