@@ -27,7 +27,9 @@ _MAX_CALLS = 100_000
 _POLICY = f"{replicas_wanted.__module__}:{replicas_wanted.__name__}"
 
 #: How calls are shared among the replicas of an engine.
-EVENLY = RequestRouterConfig(request_router_class="worker.even_router:EvenRouter")
+EVENLY = RequestRouterConfig(
+    request_router_class="worker.even_router:EvenRouter"  # type: ignore[arg-type]  # Ray's
+)
 
 
 def deploy(catalog: Catalog, lane: Lane) -> None:

@@ -4,7 +4,6 @@ Serve's own way takes the better of two at random. What comes in large pieces is
 unevenly, and engines that answer fast are all alike to it.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from ray.serve._private.request_router.common import PendingRequest
@@ -20,7 +19,7 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
     """That of one handle; each process that calls an engine has one."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]  # Ray's
         #: The number of the last call that each replica was given.
         self._given: dict[Any, int] = {}
         self._calls = 0
@@ -32,7 +31,7 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
         self,
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
-    ) -> Sequence[list[RunningReplica]]:
+    ) -> list[list[RunningReplica]]:
         """All of them, the best first: Serve takes the first that has room."""
         if pending_request is not None:
             # It pauses before it asks again when none has room.
