@@ -43,6 +43,21 @@ def new_columns(call: Call) -> list[str]:
     return [answer_column(call), *fields]
 
 
+def new_shapes(call: Call) -> dict[str, Shape]:
+    """The shapes of those new columns of which they are known."""
+    shape, column = answer_shape(call), answer_column(call)
+    if call.endpoint not in WRITING:
+        return {} if call.endpoint == _EMBEDDING else {column: Shape("json", is_nullable=True)}
+    if shape is None or shape.kind == "object":
+        return {column: Shape("text"), **({} if shape is None else shape.fields)}
+    return {column: shape}
+
+
+def has_vectors(call: Call) -> bool:
+    """Whether its answers are vectors."""
+    return call.endpoint == _EMBEDDING
+
+
 class Answers:
     """Reads the results of one stage."""
 
