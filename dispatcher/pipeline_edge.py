@@ -59,6 +59,8 @@ class EdgeLog:
         self._tables = tables
         self._tokenizers = tokenizers
         self._firsts: list[int] = []
+        #: The first row of each handover that has rows, in the order of the input.
+        self.begins: list[tuple[tuple[int, ...], int]] = []
         self._seen = set[bytes]()
         self._last_read: tuple[int, list[Item]] = (-1, [])
         #: Lines that were handed on, and may not have been added yet.
@@ -136,9 +138,10 @@ class EdgeLog:
             for one in outcomes:
                 if isinstance(one, Dropped):
                     counts[one.stage].dropped += 1
-            items = [Item(one.id, one.columns) for one in passed]
+            items = [one.item for one in passed]
         if record is not None:
             passed = await self._acceptable(state, record, passed, failed)
+        passed.sort(key=lambda one: one.order)
         for reason in failed:
             counts[reason.stage].failed += 1
         lines = [one.line.encode() for one in passed] if record is not None else []
@@ -148,12 +151,13 @@ class EdgeLog:
             read=work.read,
             first_row=self.rows,
             rows=len(passed),
+            begins=list(passed[0].order) if passed else [],
             counts=dict(counts),
             is_last=work.is_last,
         )
         sections = Sections(
             lines=b"".join(line + b"\n" for line in lines),
-            items=lines_of(Item(one.id, one.columns) for one in passed),
+            items=lines_of(one.item for one in passed),
             failed=lines_of(failed),
             digests=b"".join(digests),
         )
@@ -179,6 +183,8 @@ class EdgeLog:
 
     def _take(self, handover: Handover) -> None:
         self._firsts.append(handover.first_row)
+        if handover.rows:
+            self.begins.append((tuple(handover.begins), handover.number))
         self.handed.update(handover.slices)
         while self.first_left in self.handed:
             self.first_left += 1

@@ -9,9 +9,12 @@ import msgspec
 import structlog
 
 from dispatcher.pipeline_edge import EdgeLog
+from dispatcher.pipeline_files import PipelineFiles
+from dispatcher.pipeline_order import in_order
+from dispatcher.pipeline_table import PipelineTable
 from shared import crash, ids
-from shared.errors import BrokenObjectError, NotFoundError, TransientError
-from shared.ledger.file_records import note_deletion, write_file
+from shared.errors import BrokenObjectError, NotFoundError
+from shared.ledger.file_records import note_deletion
 from shared.ledger.pipelines import (
     Ended,
     Ending,
@@ -22,9 +25,9 @@ from shared.ledger.pipelines import (
     ended_key,
 )
 from shared.ledger.records import encoded, read_record
-from shared.pipeline.stepping import Failed, items_of
-from shared.retention import DAY_SECONDS, RESERVED_SECONDS
-from shared.state import FileRecord, State
+from shared.pipeline.stepping import Failed
+from shared.retention import DAY_SECONDS
+from shared.state import State
 from shared.storage import Storage
 from shared.submission.pipelines import Pipeline
 
@@ -39,7 +42,8 @@ class PipelineEnd:
     def __init__(self, state: State, storage: Storage, *, output_seconds: int) -> None:
         self._state = state
         self._storage = storage
-        self._output_seconds = output_seconds
+        self._files = PipelineFiles(state, storage, output_seconds=output_seconds)
+        self._tables = PipelineTable(storage, self._files)
 
     async def finish(
         self,
@@ -54,6 +58,7 @@ class PipelineEnd:
         """
         output = await self._file(pipeline, "output", edges[-1:])
         error = await self._file(pipeline, "error", edges)
+        table = await self._table(pipeline, status, output)
         crash.point("pipelines.files_written")
         await self._drop_results(pipeline)
         ended = Ended(
@@ -61,6 +66,7 @@ class PipelineEnd:
             at=int(time.time()),
             output_file_id=output,
             error_file_id=error,
+            table=table,
             rows=edges[-1].rows,
             counts=counts,
         )
@@ -79,36 +85,26 @@ class PipelineEnd:
         self, pipeline: Pipeline, kind: Literal["output", "error"], edges: Sequence[EdgeLog]
     ) -> str:
         """The id of the file, which is written unless it is there; empty if it has no line."""
-        stored = pipeline.stored
         has_lines = any(
             edge.rows if kind == "output" else any(one.failed for one in edge.counts.values())
             for edge in edges
         )
         if not has_lines:
             return ""
-        file_id = ids.pipeline_file_id(stored.id, kind)
-        key = f"files/{stored.tenant}/{file_id}"
-        if not await self._state.files.reserve(
-            key, f"{key}.json", seconds=RESERVED_SECONDS, file_id=file_id
-        ):
-            return file_id
         lines = _output(edges) if kind == "output" else _errors(edges)
-        seconds = stored.output_seconds or self._output_seconds
-        file = FileRecord.stored(
-            file_id,
-            stored.tenant,
-            await self._storage.upload(key, lines),
-            bucket=self._storage.bucket,
-            created_at=int(time.time()),
-            seconds=seconds or None,
-            filename=f"{stored.id}_{kind}.jsonl",
-            purpose="batch_output",
-        )
-        await write_file(self._storage, file)
-        # Its rows were let in, so its bytes are not refused.
-        if not await self._state.files.keep(file):
-            raise TransientError(f"{file_id} took longer than its reservation.")
-        return file_id
+        await self._files.write(pipeline, kind, "jsonl", lines)
+        return ids.pipeline_file_id(pipeline.id, kind)
+
+    async def _table(self, pipeline: Pipeline, status: Ending, output: str) -> str:
+        """The table as the record has it; empty without one."""
+        if pipeline.stored.output is None or not output:
+            return ""
+        for file in await self._state.files.many([output]):
+            with suppress(NotFoundError):
+                return (await self._tables.make(pipeline, status, file)).to_field()
+        # Its owner has deleted the output since it was written.
+        log.warning("table.output_gone", pipeline_id=pipeline.id)
+        return ""
 
     async def _drop_results(self, pipeline: Pipeline) -> None:
         """Delete the result files of calls that are not kept."""
@@ -124,10 +120,10 @@ class PipelineEnd:
 
 
 async def _output(edges: Sequence[EdgeLog]) -> AsyncIterator[bytes]:
-    """A line of JSON for each row that came through, in the order in which they came."""
+    """A line of JSON for each row that came through, in the order of the input."""
     for edge in edges:
-        async for sections in _whole(edge):
-            lines = [{"custom_id": one.id, **one.columns} for one in items_of(sections.items)]
+        async for rows in in_order(edge):
+            lines = [{"custom_id": one.id, **one.columns} for one in rows]
             yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 

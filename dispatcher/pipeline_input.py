@@ -42,7 +42,7 @@ async def input_rows(
         async for row in rows:
             number += 1
             if number > skip:
-                yield row
+                yield Item(row.id, row.columns, (number,)) if isinstance(row, Item) else row
 
 
 async def _all_rows(storage: Storage, pinned: PinnedDataset) -> AsyncGenerator[Item | Failed, None]:

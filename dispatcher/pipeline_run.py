@@ -59,7 +59,8 @@ class PipelineRun:
         self._answers = [Answers(one.stage, one.call) for one in pipeline.plan.calls]
         tables = PipelineTables(storage, pipeline.stored.joined)
         tokenizers = PipelineTokenizers(storage, pipeline.id, pipeline.stored.tokenizers)
-        self._edges = [
+        #: What lies between the calls, in order.
+        self.edges = [
             EdgeLog(
                 storage,
                 pipeline.id,
@@ -78,7 +79,7 @@ class PipelineRun:
 
     async def load(self) -> None:
         """Read what was handed on so far. Damage ends the pipeline with the next step."""
-        for edge in self._edges:
+        for edge in self.edges:
             try:
                 await edge.load()
             except BrokenObjectError as error:
@@ -137,7 +138,7 @@ class PipelineRun:
     def _ending(self, record: PipelineRecord, statuses: Sequence[Status]) -> Ending:
         if "failing_at" in record.fields or Status.FAILED in statuses:
             return "failed"
-        if self._edges[-1].is_done and set(statuses) == {Status.COMPLETED}:
+        if self.edges[-1].is_done and set(statuses) == {Status.COMPLETED}:
             return "completed"
         if "cancelling_at" in record.fields or Status.CANCELLED in statuses:
             return "cancelled"
@@ -145,11 +146,11 @@ class PipelineRun:
 
     async def _finish(self, status: Ending) -> None:
         await self.close()
-        await self._end.finish(self._pipeline, status, self._edges, self._counts())
+        await self._end.finish(self._pipeline, status, self.edges, self._counts())
 
     async def _hand_on(self, batches: Sequence[BatchRecord]) -> bool:
         is_busy = False
-        for number, edge in enumerate(self._edges):
+        for number, edge in enumerate(self.edges):
             source = batches[number - 1] if number else None
             target = batches[number] if number < len(batches) else None
             is_busy |= await self._advance(edge, number, source, target)
@@ -210,7 +211,7 @@ class PipelineRun:
 
     async def _work(self, number: int, source: BatchRecord) -> Work | None:
         """Results of a call that were committed and not handed on; None if there are none."""
-        edge, before = self._edges[number], self._edges[number - 1]
+        edge, before = self.edges[number], self.edges[number - 1]
         items, failed, slices, size = list[Item](), list[Failed](), list[int](), 0
         plan, first = source.fields.get("plan", ""), edge.first_left
         if source.status is not Status.IN_PROGRESS:
@@ -256,17 +257,15 @@ class PipelineRun:
 
     def _counts(self) -> dict[int, StepCount]:
         """By stage, the rows that have ended there."""
-        return {
-            stage: count for edge in self._edges for stage, count in sorted(edge.counts.items())
-        }
+        return {stage: count for edge in self.edges for stage, count in sorted(edge.counts.items())}
 
     async def _write_counts(self) -> None:
         """Let the record say how far the pipeline is."""
-        last = self._edges[-1]
+        last = self.edges[-1]
         fields: dict[str, str | int] = {
             "counts": msgspec.json.encode(self._counts()).decode(),
             "rows": last.rows,
-            "read": self._edges[0].read,
+            "read": self.edges[0].read,
         }
         if fields == self._written:
             return

@@ -53,11 +53,11 @@ class PipelineTables:
         found = None if key is None else table.get(str(key))
         if found is not None:
             more: dict[str, Any] = msgspec.json.decode(found)
-            return Passed(item.id, {**item.columns, **more})
+            return Passed(item.id, {**item.columns, **more}, order=item.order)
         match part.join.missing:
             case "null":
                 nulls = dict.fromkeys(part.join.named_columns)
-                return Passed(item.id, {**item.columns, **nulls})
+                return Passed(item.id, {**item.columns, **nulls}, order=item.order)
             case "drop":
                 return Dropped(item.id, part.stage)
             case "fail":
@@ -144,7 +144,8 @@ def _ranked(part: Ranking, table: _Ranked, items: Sequence[Item]) -> list[Outcom
             )
             raise UnreadableInputError("too_large", text)
         rows = [{**msgspec.json.decode(table.columns[one.row]), SCORE: one.score} for one in near]
-        outcomes.append(Passed(item.id, {**item.columns, part.top_k.into: rows}))
+        columns = {**item.columns, part.top_k.into: rows}
+        outcomes.append(Passed(item.id, columns, order=item.order))
     return outcomes
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.lifecycle import Status
-from shared.openai.shapes import Batch, BatchCost, RequestCounts, Usage
+from shared.openai.shapes import Batch, BatchCost, BatchTable, RequestCounts, Usage
 from shared.pipeline.declaration import Declaration, Kind
 
 PipelineStatus = Literal["in_progress", "cancelling", "completed", "failed", "expired", "cancelled"]
@@ -68,6 +68,9 @@ class Pipeline(_Shape):
         default=None,
         description="Once it has ended: a line of JSON for each row that failed, with its stage.",
     )
+    table: BatchTable | None = Field(
+        default=None, description="Once it has ended: the table that was asked for."
+    )
     stages: list[PipelineStage]
     metadata: dict[str, str] | None = None
 
@@ -104,9 +107,14 @@ def to_shape(
         cost=_cost(found),
         output_file_id=fields.get("output_file_id") or None,
         error_file_id=fields.get("error_file_id") or None,
+        table=_table(fields),
         stages=stages,
         metadata=declaration.metadata,
     )
+
+
+def _table(fields: Mapping[str, str]) -> BatchTable | None:
+    return BatchTable.model_validate_json(fields["table"]) if "table" in fields else None
 
 
 def _status(fields: Mapping[str, str]) -> PipelineStatus:

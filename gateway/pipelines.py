@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -23,6 +24,7 @@ from shared.ledger.pipelines import Closing, StoredPipeline, write_tokenizer
 from shared.openai.shapes import CursorPage
 from shared.pipeline.declaration import Declaration, Stage
 from shared.pipeline.plan import check, planned
+from shared.pipeline.table import rows_table
 from shared.state import PipelineRecord
 from shared.submission.accept import HTTP_KEY
 from shared.submission.adapters import usable_models
@@ -61,9 +63,9 @@ async def create_pipeline(
     settings = services.settings
     require_one_of(declaration.completion_window, settings.completion_windows, "completion_window")
     require_small(declaration.metadata or {}, settings.metadata_limits)
-    check(declaration, await usable_models(services.state, services.catalog, tenant))
+    columns = check(declaration, await usable_models(services.state, services.catalog, tenant))
     message_id = HTTP_KEY + (idempotency_key or request.state.request_id)
-    stored = await _stored(services, tenant, declaration, message_id)
+    stored = await _stored(services, tenant, declaration, message_id, columns)
     request.state.made = stored.id
     for call in planned(declaration).calls:
         batch_id = ids.batch_id(tenant, ids.stage_message_id(stored.id, call.stage))
@@ -109,9 +111,15 @@ async def cancel_pipeline(pipeline_id: str, tenant: Tenant, services: Use) -> Pi
 
 
 async def _stored(
-    services: Services, tenant: str, declaration: Declaration, message_id: str
+    services: Services,
+    tenant: str,
+    declaration: Declaration,
+    message_id: str,
+    columns: Sequence[str],
 ) -> StoredPipeline:
     """The pipeline to create. Raises InvalidInputError for an input that cannot be read."""
+    places = services.settings.table_places.of(tenant)
+    output = rows_table(declaration, columns, places)
     datasets = Datasets(services.state, services.storage, services.settings.places)
     pinned = await datasets.pinned(tenant, declaration.input.dataset())
     joined = {
@@ -133,6 +141,7 @@ async def _stored(
         joined=joined,
         tokenizers=await _tokenizers(services, pipeline_id, declaration),
         output_seconds=services.settings.output_seconds,
+        output=output,
     )
 
 

@@ -9,6 +9,7 @@ from gateway.tokens import Counted, Counter, Method
 from shared.input.bad_lines import problem_of
 from shared.input.rows import Row
 from shared.openai.endpoints import ENDPOINTS
+from shared.openai.media_tokens import may_have_media
 from shared.openai.shapes import BatchError
 
 #: Seconds that a tally spends on tokenizing its sample, and again on long rows outside the sample.
@@ -21,7 +22,7 @@ _MIN_OUTPUT = 1
 #: exact one is reported.
 _NOTES: dict[Method, str] = {
     "bytes": "The model's tokenizer is not on this machine, so every 4 bytes of a line count as "
-    "one token.",
+    "one token, and an image by its pixels.",
     "tokenizer_without_template": "Counted by the model's own tokenizer from the texts alone, "
     "without what the chat template adds to them.",
     "tokenizer": "Counted with the tokenizer that the model's engine loads, and with its chat "
@@ -69,16 +70,16 @@ class ContextLength(_Shape):
 
 
 class _Sum:
-    """Tokens and bytes of some rows."""
+    """Tokens of the prompts of some rows: as they were counted, and as planning predicts them."""
 
-    def __init__(self, *, tokens: int = 0, bytes: int = 0, rows: int = 0) -> None:  # noqa: A002  # the unit
+    def __init__(self, *, tokens: int = 0, predicted: int = 0, rows: int = 0) -> None:
         self.tokens = tokens
-        self.bytes = bytes
+        self.predicted = predicted
         self.rows = rows
 
     def add(self, row: Row, counted: Counted) -> None:
         self.tokens += counted.total
-        self.bytes += len(row.line)
+        self.predicted += _predicted_prompt(row)
         self.rows += 1
 
 
@@ -101,7 +102,8 @@ class Tally:
         self._output = 0
         self._counted = _Sum()
         self._sampled = _Sum()
-        self._bytes = 0
+        #: Of all rows, as planning predicts their prompts: by their bytes and their media.
+        self._predicted = 0
         self._is_exact = True
         self._checked = 0
         self._violations: list[Violation] = []
@@ -116,7 +118,7 @@ class Tally:
             if row.refusal is not None or row.bad_line is not None:
                 self._add_refused(row)
                 continue
-            self._bytes += len(row.line)
+            self._predicted += _predicted_prompt(row)
             counted = self._count(row, counter)
             self._rows += 1
             if self._fits(row, counted, counter):
@@ -126,8 +128,8 @@ class Tally:
         """The sums so far, with rows that were not counted estimated from the sample by bytes."""
         methods = {counter.method(url) for (url, _), counter in self._counters.items()}
         method: Method = next((one for one in _NOTES if one in methods), "bytes")
-        left = self._bytes - self._counted.bytes
-        basis = self._sampled if self._sampled.bytes else _Sum(tokens=1, bytes=4, rows=0)
+        left = self._predicted - self._counted.predicted
+        basis = self._sampled if self._sampled.predicted else _Sum(tokens=1, predicted=1)
         is_whole = self._counted.rows == self._rows
         note = _NOTES[method]
         if not is_whole and method != "bytes":
@@ -136,7 +138,7 @@ class Tally:
                 "estimated by their bytes."
             )
         return Tokens(
-            input=self._counted.tokens + left * basis.tokens // basis.bytes,
+            input=self._counted.tokens + left * basis.tokens // basis.predicted,
             output=self._output,
             counted_by=method,
             rows_counted=self._counted.rows,
@@ -205,9 +207,16 @@ class Tally:
             )
 
 
+def _predicted_prompt(row: Row) -> int:
+    return row.tokens - row.output
+
+
 def _may_be_long(row: Row, counter: Counter) -> bool:
     """False only if the row fits even with one token for each of its bytes."""
     max_tokens = counter.max_model_len
+    if max_tokens is not None and may_have_media(row.line):
+        # One that a short URL names may be thousands.
+        return True
     longest = len(row.line) + counter.overhead + _needed_output(row)
     return max_tokens is not None and longest > max_tokens
 

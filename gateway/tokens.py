@@ -20,6 +20,8 @@ from gateway.model_files import ModelFiles, max_model_len
 from shared.catalog import Model
 from shared.input.request_lines import mended
 from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.image_rules import ImageRule
+from shared.openai.media_tokens import may_have_media, media_prediction
 
 log = structlog.get_logger()
 
@@ -63,12 +65,17 @@ class Counter:
         max_model_len: int | None,
         lowers: bool = False,
         defaults: Mapping[str, Any] | None = None,
+        images: ImageRule | None = None,
     ) -> None:
-        """`lowers` says that texts of pooling are lowered first; `defaults` are for templates."""
+        """`lowers` says that texts of pooling are lowered first; `defaults` are for templates.
+
+        `images` is the rule of the model's images, if it is known.
+        """
         self._tokenizer = tokenizer
         self._templates = templates
         self._lowers = lowers
         self._defaults = defaults or {}
+        self._images = images
         self.max_model_len = max_model_len
         #: Tokens that a template adds to a short conversation; 0 without one.
         self.overhead = 0
@@ -98,7 +105,11 @@ class Counter:
             body: dict[str, Any] = msgspec.json.decode(line)["body"]
         except msgspec.DecodeError:
             body = msgspec.json.decode(mended(line))["body"]
-        return self._count_body(ENDPOINTS[endpoint], body)
+        counted = self._count_body(ENDPOINTS[endpoint], body)
+        if may_have_media(line) and (media := media_prediction(body, self._images)[1]):
+            # Of a picture the engine may make fewer.
+            return Counted(counted.total + media, counted.at_least, is_exact=False)
+        return counted
 
     def _count_body(self, endpoint: Endpoint, body: Mapping[str, Any]) -> Counted:
         has_texts = endpoint.prompt == "texts" and body.get(endpoint.content) is not None
@@ -238,6 +249,7 @@ def load_counter(model: Model, load: _Load = engine_tokenizer) -> Counter:
             max_model_len=max_len,
             lowers=ModelFiles(model.source, model.revision).lowers_texts(),
             defaults=model.engine.get("default_chat_template_kwargs"),
+            images=model.image_tokens,
         )
     except Exception as error:  # noqa: BLE001  # tokenizers raises nothing narrower
         log.warning("tokenizer.unreadable", model=model.name, reason=str(error)[:300])

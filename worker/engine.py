@@ -34,6 +34,7 @@ from worker.engine_bounds import refuse_killers
 from worker.engine_config import llm_config
 from worker.engine_core import attend
 from worker.engine_endpoints import require_endpoints
+from worker.engine_environment import runs_in_core_process
 from worker.engine_errors import (
     Answer,
     EngineGoneError,
@@ -111,7 +112,9 @@ class BatchServer(LLMServer):
         """For a model and a pool of the catalog, as JSON."""
         self._model = Model.model_validate_json(model)
         self._front_count = fronts_here(self._model)
-        await super().__init__(llm_config(self._model, Pool.model_validate_json(pool)))
+        placed = Pool.model_validate_json(pool)
+        self._in_core = runs_in_core_process(self._model, placed)
+        await super().__init__(llm_config(self._model, placed))
 
     async def start(self) -> None:
         """Load the model. Ray's constructor calls this once."""
@@ -185,6 +188,7 @@ class BatchServer(LLMServer):
     def _get_default_engine_class(self) -> type[Any]:
         return adapted_engine_class(
             super()._get_default_engine_class(),
+            in_core=self._in_core,
             fronts=self._front_count,
             takes_live_calls=_goals() is not None,
         )

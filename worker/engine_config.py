@@ -17,9 +17,13 @@ from worker.engine_sizes import DEFAULT_MAX_NUM_BATCHED_TOKENS, live_seats, spar
 
 def llm_config(model: Model, pool: Pool) -> LLMConfig:
     """Ray's description of the engine; raises pydantic's ValidationError for what Ray rejects."""
+    arguments = engine_arguments(model, pool)
+    if runs_in_core_process(model, pool):
+        # Ray refuses it.
+        arguments.pop("distributed_executor_backend")
     return LLMConfig(
         model_loading_config=ModelLoadingConfig(model_id=model.name, model_source=model.source),
-        engine_kwargs=engine_arguments(model, pool),
+        engine_kwargs=arguments,
         accelerator_type=pool.accelerator_type,
         placement_group_config=placement_of(pool),
         log_engine_metrics=False,

@@ -12,7 +12,7 @@ from ray.serve.schema import LoggingConfig
 
 from shared.catalog import Catalog, Lane, Model, Pool
 from worker.drain import END_SECONDS
-from worker.engine_environment import replica_environment
+from worker.engine_environment import replica_environment, runs_in_core_process
 from worker.engine_placement import bundles_of, processors_of
 from worker.engine_replica import EngineReplica
 from worker.engine_sizes import ROWS_PER_ENGINE_CALL
@@ -48,6 +48,7 @@ def deploy(catalog: Catalog, lane: Lane) -> None:
 def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
     """The options of the deployment."""
     processors = processors_of(model, pool)
+    bundles = bundles_of(model, pool, processors)
     options: dict[str, Any] = {
         "max_ongoing_requests": _MAX_CALLS,
         "health_check_period_s": 2,
@@ -70,10 +71,13 @@ def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
             "downscale_to_zero_delay_s": model.idle_seconds,
             "policy": {"policy_function": _POLICY},
         },
-        "placement_group_bundles": bundles_of(model, pool, processors),
+        "placement_group_bundles": bundles,
         "placement_group_strategy": "PACK",
         "ray_actor_options": {
             "num_cpus": processors,
+            # The card is visible to whoever asks for it: the core is the replica's child, and
+            # workers ask for themselves.
+            "num_gpus": bundles[0]["GPU"] if runs_in_core_process(model, pool) else 0,
             "runtime_env": {"env_vars": replica_environment(model, pool)},
         },
     }

@@ -23,6 +23,9 @@ from worker.front_count import asked_fronts
 from worker.moderations import moderation_environment
 from worker.row_rules import rules_environment
 
+#: vLLM's name of the executor that has no other process.
+_IN_CORE = "uni"
+
 
 def replica_environment(model: Model, pool: Pool) -> dict[str, str]:
     """All that a replica finds in its environment. The catalog's `env` wins."""
@@ -42,7 +45,7 @@ def replica_environment(model: Model, pool: Pool) -> dict[str, str]:
 
 def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
     """What vLLM and its libraries find there. The catalog's `env` wins."""
-    if not runs_in_core_process(model, pool):
+    if _has_card(pool) or not runs_in_core_process(model, pool):
         return {**_share(pool), **model.env}
     return {
         # vLLM's CPU platform replaces the executor "uni" unless this is 0. `AsyncLLM`, which Ray
@@ -76,11 +79,17 @@ def _share(pool: Pool) -> dict[str, str]:
 def runs_in_core_process(model: Model, pool: Pool) -> bool:
     """Whether the model runs in vLLM's core process instead of a worker process beside it.
 
-    It does on CPUs, where a worker process costs eight seconds more to start, a second copy of vLLM
-    in memory, and a fifth of a small model's rate. It does not where the operator binds threads to
-    cores or asks for several workers.
+    It does where it needs one worker: a process more costs eight seconds more to start, and each
+    step of the engine a way there and back. It does not where the operator asks for another
+    executor, or binds threads to cores.
     """
-    is_cpu = "CPU" in pool.resources and not (pool.accelerator_type or "GPU" in pool.resources)
-    binds = "VLLM_CPU_OMP_THREADS_BIND" in model.env
-    workers = {model.engine.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline")}
-    return is_cpu and not binds and workers == {1}
+    if _has_card(pool):
+        is_alone = model.engine.get("distributed_executor_backend", _IN_CORE) == _IN_CORE
+    else:
+        is_alone = "CPU" in pool.resources and "VLLM_CPU_OMP_THREADS_BIND" not in model.env
+    ways = ("tensor", "pipeline", "data")
+    return is_alone and {model.engine.get(f"{way}_parallel_size", 1) for way in ways} == {1}
+
+
+def _has_card(pool: Pool) -> bool:
+    return pool.accelerator_type is not None or "GPU" in pool.resources

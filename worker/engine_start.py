@@ -9,21 +9,22 @@ log = structlog.get_logger()
 
 
 def adapted_engine_class(
-    ray_engine: type[Any], *, fronts: int = 1, takes_live_calls: bool = False
+    ray_engine: type[Any], *, in_core: bool, fronts: int = 1, takes_live_calls: bool = False
 ) -> type[Any]:
-    """A subclass of Ray's engine, which needs vLLM to be imported."""
+    """A subclass of Ray's engine, which needs vLLM to be imported.
+
+    `in_core` says that the model runs in vLLM's core process.
+    """
 
     class AdaptedEngine(ray_engine):  # type: ignore[misc]
         def _prepare_engine_config(self, context: Any) -> Any:
             config = self.llm_config.get_engine_config()
-            if not config.accelerator.requires_remote_initialization:
-                register_model_classes(config.actual_hf_model_id, config.engine_kwargs)
-            return super()._prepare_engine_config(context)
+            if not in_core and config.accelerator.requires_remote_initialization:
+                return super()._prepare_engine_config(context)
+            register_model_classes(config.actual_hf_model_id, config.engine_kwargs)
+            return engine_in_core(config) if in_core else super()._prepare_engine_config(context)
 
         def _start_async_llm_engine(self, arguments: Any, config: Any, group: Any) -> Any:
-            # On CPUs Ray always says "mp".
-            if executor := self.llm_config.engine_kwargs.get("distributed_executor_backend"):
-                config.parallel_config.distributed_executor_backend = executor
             if takes_live_calls:
                 limit_steps(config.scheduler_config)
             if config.lora_config is not None and config.device_config.device_type == "cpu":
@@ -34,6 +35,23 @@ def adapted_engine_class(
             return super()._start_async_llm_engine(arguments, config, group)
 
     return AdaptedEngine
+
+
+def engine_in_core(config: Any) -> tuple[Any, Any, Any]:
+    """The arguments of vLLM and of its front, and its configuration, as Ray prepares them.
+
+    Ray always says "mp" on CPUs and "ray" elsewhere, on which vLLM's configuration depends.
+    """
+    from ray.llm._internal.serve.engines.vllm import vllm_engine as rays
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    given = {**config.get_initialization_kwargs(), "distributed_executor_backend": "uni"}
+    normalized = rays._normalize_vllm_engine_kwargs(given)  # noqa: SLF001  # no public way
+    arguments = AsyncEngineArgs(**normalized)
+    made = arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    return arguments, FrontendArgs(**config.frontend_kwargs), made
 
 
 def limit_steps(config: Any) -> None:

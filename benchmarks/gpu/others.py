@@ -53,6 +53,7 @@ def serve(bench: Bench) -> Iterator[Figure]:
 
 def ray_data(bench: Bench) -> Iterator[Figure]:
     """Ray Data LLM, which has an engine for each job, on the rows of `small`."""
+    bench.warm(SMALL)
     content = equal(SMALL, bench.plan.rows(4_000), 100, 64)
     count, path = content.count(b"\n"), bench.file(content)
     of_fleet = count / bench.by_fleet(SMALL, content)
@@ -68,17 +69,17 @@ def ray_data(bench: Bench) -> Iterator[Figure]:
         )
         if done.returncode:
             raise RuntimeError(f"Ray Data LLM failed: {done.stderr[-1500:]}")
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        found = json.loads(done.stdout.splitlines()[-1])
+        return {**found, "seconds": max(0.1, found["all"] - found["few"])}
 
     found = bench.measured(f"Ray Data LLM, {SMALL}", content, run)
     yield compared(
-        "rows/s, the rows of `small`: fleet / Ray Data LLM after its first row",
+        "rows/s, the rows of `small`: fleet / Ray Data LLM without its engine's start",
         of_fleet, count / found["seconds"], unit="rows/s", goal=1.0, sense="at least",
     )  # fmt: skip
     yield bounded(
         "seconds of the rows of `small` with Ray Data LLM and its start (baseline: fleet)",
-        found["first"] + found["seconds"], count / of_fleet, unit="s", goal=None,
+        found["all"], count / of_fleet, unit="s", goal=None,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from shared.checksums import checksum
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.records import decoded, encoded
 from shared.storage import Storage
+from shared.table.output import RowsTable
 
 PIPELINES = "pipelines/"
 #: The last line of a handover has at most so many bytes.
@@ -42,6 +43,8 @@ class StoredPipeline(msgspec.Struct, frozen=True, kw_only=True):
     #: The digests of the tokenizers that stages count with, by stage.
     tokenizers: dict[int, str] = {}
     output_seconds: int = 0
+    #: The table that is to be made of its rows.
+    output: RowsTable | None = None
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -66,6 +69,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     output_file_id: str = ""
     error_file_id: str = ""
+    #: The table as its record has it; empty if none was asked for, or no row came through.
+    table: str = ""
     rows: int = 0
     #: By stage.
     counts: dict[int, StepCount] = {}
@@ -81,6 +86,8 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     #: Where its rows begin among those that the edge has handed on, and how many there are.
     first_row: int = 0
     rows: int = 0
+    #: The `order` of its first row: its rows are in the order of the input.
+    begins: list[int] = []
     #: By stage.
     counts: dict[int, StepCount] = {}
     #: Lengths in bytes: of the lines for the next call, of the rows with their columns, of the
@@ -180,7 +187,8 @@ def closing_fields(closing: Closing, *, fails: bool) -> dict[str, str | int]:
 
 def ended_fields(ended: Ended) -> dict[str, str | int]:
     """The fields that a record in Redis has of the end."""
-    return {
+    table: dict[str, str | int] = {"table": ended.table} if ended.table else {}
+    return table | {
         "status": ended.status,
         "output_file_id": ended.output_file_id,
         "error_file_id": ended.error_file_id,

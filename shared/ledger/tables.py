@@ -18,8 +18,9 @@ SUCCESS = "_SUCCESS"
 class MadeTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table as it was written, or why it was not: then it has no files.
 
-    `bucket` and `prefix` are its folder. `is_ours` says that it lies beside the batch's results.
-    `code` and `message` say why it is not where, or what, the client wanted.
+    `bucket` and `prefix` are its folder; files without one have no prefix. `is_ours` says that it
+    lies beside the batch's results. `code` and `message` say why it is not where, or what, the
+    client wanted.
     """
 
     format: Format
@@ -37,10 +38,10 @@ class MadeTable(msgspec.Struct, frozen=True, kw_only=True):
         error = None if self.code is None else {"code": self.code, "message": self.message}
         found = {
             "format": self.format,
-            "url": f"s3://{self.bucket}/{self.prefix}" if has_files else None,
+            "url": f"s3://{self.bucket}/{self.prefix}" if has_files and self.prefix else None,
             "rows": sum(file.rows for file in self.files),
             "bytes": sum(file.size for file in self.files),
-            "file_ids": [file.file_id for file in self.files],
+            "file_ids": [file.file_id for file in self.files if file.file_id],
             "error": error,
         }
         return json.dumps(found)

@@ -1,9 +1,9 @@
 """How many tokens of a prompt the media of a request are predicted to be. Pure.
 
 Each model has its own rule, and its own processor; where its files tell the rule, it is followed
-(`shared.openai.image_rules`), except for images that are elsewhere. Most models cut an image into
-patches, and one token stands for about 28 by 28 pixels, within bounds; so the size in pixels says
-more than the bytes of the file.
+(`shared.openai.image_rules`). Most models cut an image into patches, and one token stands for about
+28 by 28 pixels, within bounds; so the size in pixels says more than the bytes of the file. An image
+that is elsewhere is not looked at, and counts as one of a usual size.
 """
 
 import base64
@@ -17,7 +17,10 @@ from shared.openai.media import files_of
 
 #: A token's part of an image, and the fewest and the most tokens of one, as Qwen's models have it.
 _PIXELS, _FEWEST, _MOST = 28, 4, 16_384
-#: Of an image whose size is not known: one that is named by a URL, or is of another format.
+#: Pixels each way of an image whose size is not known: one that is named by a URL, or is of another
+#: format.
+_USUAL = 896, 896
+#: Tokens of a sound or a video that is named by a URL.
 _UNKNOWN = 1_024
 #: Bytes of a compressed sound, or of a video, for one token.
 _BYTES_PER_TOKEN = 512
@@ -42,24 +45,24 @@ def media_prediction(body: Mapping[str, Any], rule: ImageRule | None = None) -> 
     size = tokens = 0
     for name, file in files_of(body):
         size += len(file)
-        is_sound = name in _SOUNDS and not _is_elsewhere(file)
-        tokens += (
-            max(1, len(file) * 3 // 4 // _BYTES_PER_TOKEN) if is_sound else image_tokens(file, rule)
-        )
+        tokens += _sound_tokens(file) if name in _SOUNDS else image_tokens(file, rule)
     return size, tokens
 
 
 def image_tokens(file: str, rule: ImageRule | None = None) -> int:
     """The tokens of an image: of its URL, or of its base64."""
-    if rule is not None and rule.fixed is not None:
-        return rule.fixed
-    found = None if _is_elsewhere(file) else _size(_head(file))
-    if found is None:
-        return _UNKNOWN
-    width, height = found
+    known = rule is not None and rule.fixed is not None
+    found = None if known or _is_elsewhere(file) else _size(_head(file))
+    width, height = found or _USUAL
     if rule is not None:
         return rule.tokens(width, height)
     return max(_FEWEST, min(_MOST, ceil(width / _PIXELS) * ceil(height / _PIXELS)))
+
+
+def _sound_tokens(file: str) -> int:
+    if _is_elsewhere(file):
+        return _UNKNOWN
+    return max(1, len(file) * 3 // 4 // _BYTES_PER_TOKEN)
 
 
 def _is_elsewhere(file: str) -> bool:

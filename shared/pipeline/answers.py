@@ -43,6 +43,21 @@ def new_columns(call: Call) -> list[str]:
     return [answer_column(call), *fields]
 
 
+def new_shapes(call: Call) -> dict[str, Shape]:
+    """The shapes of those new columns of which they are known."""
+    shape, column = answer_shape(call), answer_column(call)
+    if call.endpoint not in WRITING:
+        return {} if call.endpoint == _EMBEDDING else {column: Shape("json", is_nullable=True)}
+    if shape is None or shape.kind == "object":
+        return {column: Shape("text"), **({} if shape is None else shape.fields)}
+    return {column: shape}
+
+
+def has_vectors(call: Call) -> bool:
+    """Whether its answers are vectors."""
+    return call.endpoint == _EMBEDDING
+
+
 class Answers:
     """Reads the results of one stage."""
 
@@ -69,7 +84,7 @@ class Answers:
             columns |= parsed
         elif self._shape is not None:
             columns[answer_column(self._call)] = parsed
-        return Item(item.id, columns)
+        return Item(item.id, columns, item.order)
 
     def _value(self, values: dict[str, Any]) -> Any:
         if self._call.endpoint in WRITING:

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.dataset.dataset import Dataset, Format, Sample
 from shared.integers import Integer, Priority
-from shared.table.output import MAX_RETRIES
+from shared.table.output import FOLDER, MAX_RETRIES
+from shared.table.output import Format as TableFormat
 
 MAX_STAGES = 32
 MAX_COLUMNS = 100
@@ -226,6 +227,25 @@ class Stage(_Shape):
         return next(kind for kind in KINDS if kind in self.model_fields_set)
 
 
+class PipelineOutput(_Shape):
+    """The table that is made of the rows that came through, in the order of the input."""
+
+    format: TableFormat = Field(default="parquet", description="Of its files.")
+    columns: list[str] | dict[str, str] | None = Field(
+        default=None,
+        max_length=MAX_COLUMNS + 1,
+        description="What it has, or what each column has by the column's name: `custom_id`, and "
+        "the columns that rows have behind the last stage. Without it, all.",
+    )
+    destination: str | None = Field(
+        default=None,
+        max_length=900,
+        pattern=FOLDER,
+        description="The URL of a folder in a place of the tenant's own, ending with a slash; the "
+        "table gets a folder of its own in it. Without it, its files are files of the tenant's.",
+    )
+
+
 class Declaration(_Shape):
     """A pipeline as it is declared, in JSON or YAML."""
 
@@ -235,6 +255,7 @@ class Declaration(_Shape):
         max_length=MAX_STAGES,
         description="In order; at least one of them is a `call`.",
     )
+    output: PipelineOutput | None = None
     completion_window: str = Field(default="24h", description="The deadline of all stages.")
     priority: Priority = 5
     metadata: dict[str, str] | None = None

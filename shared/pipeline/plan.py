@@ -113,9 +113,10 @@ def planned(declaration: Declaration) -> Plan:
 
 def check(
     declaration: Declaration, models: Mapping[str, Collection[str]], *, max_overlap: int = 10_000
-) -> None:
-    """Raise InvalidInputError, which names the stage and the field, if the declaration is wrong.
+) -> list[str]:
+    """The columns that rows have at the end.
 
+    Raises InvalidInputError, which names the stage and the field, if the declaration is wrong.
     `models` are those that the tenant may use, with the endpoints of each.
     """
     columns = list(declaration.input.named_columns)
@@ -130,6 +131,7 @@ def check(
             raise _invalid(f"{place}.split.overlap", f"the most is {max_overlap}")
     if not any(stage.call for stage in declaration.stages):
         raise _invalid("stages", "none of them is a 'call'")
+    return columns
 
 
 def _after(

@@ -89,7 +89,8 @@ class Stepper:
             return
         for place, chunk in enumerate(found):
             columns = {**item.columns, step.into: chunk}
-            yield from self._through(Item(f"{item.id}#{place}", columns), number + 1)
+            chunk_item = Item(f"{item.id}#{place}", columns, (*item.order, place))
+            yield from self._through(chunk_item, number + 1)
 
     def _chunks(self, text: str, step: Step) -> Iterator[str]:
         if not text:
@@ -100,14 +101,14 @@ class Stepper:
     def _end(self, item: Item) -> Outcome:
         render = self._job.render
         if render is None or self._template is None:
-            return Passed(item.id, item.columns)
+            return Passed(item.id, item.columns, order=item.order)
         try:
             body = self._timed(partial(self._template.render, _names(item.columns)))
         except RowError as fault:
             return _failed(item, render.stage, fault)
         head = msgspec.json.encode({"custom_id": item.id, "method": "POST", "url": render.endpoint})
         line = head[:-1] + b',"body":' + body + b"}"
-        return Passed(item.id, item.columns, line.decode())
+        return Passed(item.id, item.columns, line.decode(), item.order)
 
     def _timed(self, work: Callable[[], T]) -> T:
         return bounded(self._job.row_seconds, work)

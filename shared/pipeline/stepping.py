@@ -37,11 +37,16 @@ class StepsJob(msgspec.Struct, frozen=True):
     memory_bytes: int = 3 * 1024**3
 
 
-class Item(msgspec.Struct, frozen=True):
-    """A row with its name and its columns."""
+class Item(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A row with its name and its columns.
+
+    `order` says where it belongs among all rows: the number of its input row, and behind it its
+    number in each split. Rows of a version that kept none have an empty one.
+    """
 
     id: str
     columns: dict[str, Any]
+    order: tuple[int, ...] = ()
 
 
 class Passed(msgspec.Struct, frozen=True, tag="passed"):
@@ -50,6 +55,12 @@ class Passed(msgspec.Struct, frozen=True, tag="passed"):
     id: str
     columns: dict[str, Any]
     line: str = ""
+    order: tuple[int, ...] = ()
+
+    @property
+    def item(self) -> Item:
+        """The row alone."""
+        return Item(self.id, self.columns, self.order)
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -57,7 +57,7 @@ async def taken_through(
     A row that ends the process ends at the first of the stages; those beside it go on.
     """
     if not items or (not steps and render is None):
-        return [Passed(one.id, one.columns) for one in items]
+        return [Passed(one.id, one.columns, order=one.order) for one in items]
     return await _Taking(steps, render, tokenizers).outcomes(items)
 
 

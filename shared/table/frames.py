@@ -2,7 +2,7 @@
 
 import msgspec
 
-from shared.table.output import WantedTable
+from shared.table.output import RowsTable, WantedTable
 
 #: The objects that a writer may read, by their numbers.
 OUTPUT, ERROR, CARRIED = 0, 1, 2
@@ -16,6 +16,15 @@ class TableJob(msgspec.Struct, frozen=True):
     """
 
     table: WantedTable
+    sizes: list[int]
+    file_bytes: int = 256 * 1024 * 1024
+    memory_bytes: int = 3 * 1024**3
+
+
+class RowsJob(msgspec.Struct, frozen=True):
+    """Write a table of rows that are lines of JSON: the one object has `sizes[0]` bytes."""
+
+    table: RowsTable
     sizes: list[int]
     file_bytes: int = 256 * 1024 * 1024
     memory_bytes: int = 3 * 1024**3

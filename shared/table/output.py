@@ -1,6 +1,6 @@
 """The table that a batch asks for, and which columns it has. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shared.errors import InvalidInputError
 from shared.input_places import is_in
 from shared.integers import Integer
-from shared.table.answer_shape import MalformedSchemaError, shape_of
+from shared.table.answer_shape import MalformedSchemaError, Shape, shape_of
 
 Format = Literal["parquet", "jsonl", "csv"]
 
@@ -37,6 +37,10 @@ _MAX_COLUMNS = 1000
 MAX_RETRIES = 10
 _MAX_NAME = 256
 _MAX_SHOWN = 100
+
+
+#: The URL of a folder in S3.
+FOLDER = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([^\u0000-\u001f*?]+/)?$"
 
 
 class Output(BaseModel):
@@ -72,7 +76,7 @@ class Output(BaseModel):
     destination: str | None = Field(
         default=None,
         max_length=900,
-        pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([^\u0000-\u001f*?]+/)?$",
+        pattern=FOLDER,
         description="The URL of a folder in a place of the tenant's own, ending with a slash; the "
         "table gets a folder of its own in it. Without it, the table lies beside the results.",
     )
@@ -104,6 +108,20 @@ class WantedTable(msgspec.Struct, frozen=True):
     destination: str | None = None
 
 
+class RowsTable(msgspec.Struct, frozen=True):
+    """A table of rows whose columns are JSON, as a pipeline's record keeps it.
+
+    Columns have what the rows have under `source`. `shapes` are those that are known of their
+    values, and `embeddings` have vectors; types of others are found in the values.
+    """
+
+    format: Format
+    columns: list[Column]
+    destination: str | None = None
+    shapes: dict[str, Shape] = {}
+    embeddings: list[str] = []
+
+
 def wanted_table(
     output: Output,
     *,
@@ -124,14 +142,26 @@ def wanted_table(
     fields = () if shape is None or shape.kind != "object" else tuple(shape.fields)
     if output.retries and schema is None:
         raise _invalid("retries", "there is no 'schema' that an answer could fail to fit")
-    if output.destination is not None:
-        bucket, _, prefix = output.destination.removeprefix("s3://").partition("/")
-        if not is_in(bucket, prefix, places):
-            raise _invalid("destination", f"only folders under {', '.join(places)} are yours")
+    require_own(output.destination, places)
     known = {*MADE, *(_INPUT + one for one in carry), *(_ANSWER + one for one in fields)}
     if schema is None:
         known.discard("parsed")
-    columns = _named(output.columns) or _default(endpoint, carry, fields, has_schema=bool(schema))
+    columns = named(output.columns) or _default(endpoint, carry, fields, has_schema=bool(schema))
+    require_columns(columns, known)
+    return WantedTable(output.format, columns, schema, output.destination)
+
+
+def require_own(destination: str | None, places: Sequence[str]) -> None:
+    """Raise InvalidInputError for a folder that is in none of the tenant's places."""
+    if destination is None:
+        return
+    bucket, _, prefix = destination.removeprefix("s3://").partition("/")
+    if not is_in(bucket, prefix, places):
+        raise _invalid("destination", f"only folders under {', '.join(places)} are yours")
+
+
+def require_columns(columns: Sequence[Column], known: Collection[str]) -> None:
+    """Raise InvalidInputError for a column that there is not, and for a name twice."""
     seen = set[str]()
     for column in columns:
         if column.source not in known:
@@ -145,10 +175,10 @@ def wanted_table(
             )
             raise _invalid("columns", text)
         seen.add(column.name)
-    return WantedTable(output.format, columns, schema, output.destination)
 
 
-def _named(columns: list[str] | dict[str, str] | None) -> list[Column]:
+def named(columns: list[str] | dict[str, str] | None) -> list[Column]:
+    """The columns that a client names; none if it names none."""
     match columns:
         case None:
             return []
@@ -183,7 +213,7 @@ def template_schema(template: Mapping[str, Any]) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _unknown(source: str, known: set[str]) -> InvalidInputError:
+def _unknown(source: str, known: Collection[str]) -> InvalidInputError:
     shown = source[:_MAX_SHOWN]
     if source.startswith(_INPUT):
         return _invalid("columns", f"'{shown}': name that column in 'input.carry' too")

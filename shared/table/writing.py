@@ -7,7 +7,7 @@ import msgspec
 
 from shared.dataset.child import Reader, said_by
 from shared.dataset.frames import Done, Kind, Problem, encoded
-from shared.table.frames import FileEnd, TableJob
+from shared.table.frames import FileEnd, RowsJob, TableJob
 
 #: What a writer that has failed leaves of its job.
 DIED = Problem(
@@ -19,15 +19,14 @@ DIED = Problem(
 
 
 async def written(
-    job: TableJob, read: Reader
+    job: TableJob | RowsJob, read: Reader
 ) -> AsyncGenerator[bytes | FileEnd | Problem | Done, None]:
     """The bytes of the table's files, each file's end, and the end of all.
 
     After a problem, what was given is no table. Raises what `read` raises.
     """
-    child = said_by(
-        "shared.table.writer", encoded(Kind.JOB, job), sizes=job.sizes, read=read, died=DIED
-    )
+    module = "shared.table.writer" if isinstance(job, TableJob) else "shared.table.rows_writer"
+    child = said_by(module, encoded(Kind.JOB, job), sizes=job.sizes, read=read, died=DIED)
     async with aclosing(child) as parts:
         async for said in parts:
             match said:

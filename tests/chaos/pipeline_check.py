@@ -87,6 +87,9 @@ def _rows(
     rows = {f"{intent['key']}.{row}": row for row in intent["rows"] if is_wanted(row)}
     for name in lines.keys() - rows.keys():
         yield "pipeline_row_invented", about, name
+    numbers = [rows[one["custom_id"]] for one in output if one["custom_id"] in rows]
+    if numbers != sorted(numbers):
+        yield "pipeline_out_of_order", about, "its rows are not in the order of the input"
     came = {one["custom_id"]: one for one in output}
     failed = {one["custom_id"]: one for one in errors}
     yield from _wrong(intent, rows, came, failed)

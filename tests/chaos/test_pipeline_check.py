@@ -112,6 +112,7 @@ _PLANTS: dict[str, tuple[str, Plant]] = {
         "pipeline_wrong_row",
         _change(_ERROR, lambda all_: all_[0]["error"].update(code="other")),
     ),
+    "another order": ("pipeline_out_of_order", _change(_OUTPUT, lambda all_: all_.reverse())),
     "no file": ("pipeline_file_missing", lambda run: run.bodies.pop(_OUTPUT)),
     "no record": ("pipeline_lost", lambda run: run.redis.pop(_RECORD)),
     "no end": ("pipeline_not_ended", lambda run: run.redis[_RECORD].pop("ended_at")),

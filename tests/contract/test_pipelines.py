@@ -1,5 +1,7 @@
 """Pipelines on real processes: rows go from stage to stage while others still run."""
 
+import csv
+import io
 import json
 from typing import Any
 
@@ -96,6 +98,26 @@ def test_a_stage_takes_rows_while_the_one_before_runs(acme: Caller) -> None:
     assert first["request_counts"]["total"] == second["request_counts"]["total"] == len(_POSTS)
     names = [line["custom_id"] for line in acme.lines(ended["output_file_id"])]
     assert sorted(names) == ["a", "b", "c", "d", "e"]
+
+
+def test_rows_that_came_through_become_a_table_in_the_order_of_the_input(acme: Caller) -> None:
+    output = {"format": "csv", "columns": {"id": "custom_id", "said": "answer"}}
+    pipeline_id = _create(acme, _ask("{{ text }}"), output=output)
+
+    ended = _ended(acme, pipeline_id)
+
+    table = ended["table"]
+    assert (table["format"], table["rows"], table["error"]) == ("csv", len(_POSTS), None)
+    [file_id] = table["file_ids"]
+    rows = list(csv.DictReader(io.StringIO(acme.openai.files.content(file_id).text)))
+    assert [row["id"] for row in rows] == ["a", "b", "c", "d", "e"]
+    lines = acme.lines(ended["output_file_id"])
+    assert [row["said"] for row in rows] == [line["answer"] for line in lines]
+    refused = acme.http.post(
+        "/v1/pipelines",
+        json=_declared(acme, _ask("{{ text }}"), output={"columns": ["nothing"]}),
+    )
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "output.columns")
 
 
 def test_rows_are_asked_again_where_a_call_says_so(acme: Caller) -> None:

@@ -153,6 +153,7 @@ def _objects(caller: Caller, receiver: Receiver) -> dict[str, dict[str, list[Any
         "createPipeline": {
             "input": [{"file_id": file, "columns": ["url"]}],
             "stages": [[_CALL]],
+            "output": [None, {"format": "csv", "columns": ["url", "custom_id"]}],
         },
         # Of other tenants, only an operator is told.
         **{

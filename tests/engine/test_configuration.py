@@ -45,12 +45,14 @@ def test_less_than_a_core_is_one_thread() -> None:
 
 def test_an_engine_on_a_part_of_a_gpu_asks_for_it_and_takes_its_part_of_the_memory() -> None:
     from worker.engine_config import engine_arguments
+    from worker.engine_definition import serve_options
     from worker.engine_environment import engine_environment
 
     quarter = Pool(resources={"GPU": 0.25})
     own = {"gpu_memory_utilization": 0.1}
 
     assert engine_environment(model(), quarter) == {"VLLM_RAY_PER_WORKER_GPUS": "0.25"}
+    assert serve_options(model(), quarter)["ray_actor_options"]["num_gpus"] == 0.25
     assert engine_arguments(model(), quarter)["gpu_memory_utilization"] == 0.23
     assert engine_arguments(model(engine=own), quarter)["gpu_memory_utilization"] == 0.1
     assert "gpu_memory_utilization" not in engine_arguments(model(), Pool(resources={"GPU": 1}))
@@ -68,13 +70,33 @@ def test_what_was_read_of_media_is_kept_only_where_all_tenants_share_it() -> Non
 
 
 @pytest.mark.parametrize(
+    "pool",
+    [
+        Pool(accelerator_type="H100"),
+        Pool(accelerator_type="H100", resources={"CPU": 4}),
+        Pool(resources={"GPU": 1, "CPU": 4}),
+    ],
+)
+def test_on_a_card_the_replica_has_the_card_for_its_core(pool: Pool) -> None:
+    from worker.engine_config import engine_arguments, llm_config
+    from worker.engine_definition import serve_options
+
+    asked = model(engine={"distributed_executor_backend": "ray"})
+
+    assert engine_arguments(model(), pool)["distributed_executor_backend"] == "uni"
+    assert engine_arguments(asked, pool)["distributed_executor_backend"] == "ray"
+    # Ray refuses any other.
+    assert "distributed_executor_backend" not in llm_config(model(), pool).engine_kwargs
+    assert serve_options(model(), pool)["ray_actor_options"]["num_gpus"] == 1
+    assert serve_options(asked, pool)["ray_actor_options"]["num_gpus"] == 0
+
+
+@pytest.mark.parametrize(
     ("fields", "pool"),
     [
-        ({}, Pool(accelerator_type="H100")),
-        ({}, Pool(accelerator_type="H100", resources={"CPU": 4})),
-        ({}, Pool(resources={"GPU": 1, "CPU": 4})),
         ({}, Pool(resources={"neuron_cores": 2})),
         ({"engine": {"tensor_parallel_size": 2}}, CPU),
+        ({"engine": {"tensor_parallel_size": 2}}, Pool(accelerator_type="H100")),
         ({"engine": {"pipeline_parallel_size": 2}}, CPU),
         ({"env": {"VLLM_CPU_OMP_THREADS_BIND": "0-3"}}, CPU),
     ],

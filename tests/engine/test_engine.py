@@ -20,15 +20,17 @@ import pytest
 
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model, make_tiny_classifier
+from cli.models.vision import make_tiny_vision_model
 from shared.catalog import Catalog, Lane
 from tests.answers import answers
 from tests.engine.compatibility.comparison import Outcome, failing_code, outcome, written
-from tests.engine.compatibility.line import ADAPTER, EMBEDDER, JUDGE, WRITER, Line
+from tests.engine.compatibility.line import ADAPTER, EMBEDDER, JUDGE, SEER, WRITER, Line
 from tests.engine.compatibility.line import chat as compatibility_chat
 from tests.engine.compatibility.lines import LINES, some
 from tests.engine.compatibility.page import OUTCOMES, outcomes_text, read_outcomes
 from tests.engine.compatibility.vllm_alone import (
     DIMENSIONS,
+    REASONING_PARSER,
     Answers,
     answers_of_run_batch,
     answers_of_serve,
@@ -141,6 +143,15 @@ def catalog(folder: Path) -> Catalog:
                                "dtype": "float32", "enable_prefix_caching": False},
                     "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
                 },
+                SEER: {
+                    "source": str(folder / "seer"),
+                    "pools": ["cpu"],
+                    "engine": {"max_model_len": 1024, "max_num_seqs": 32, "enforce_eager": True,
+                               "dtype": "float32", "enable_prefix_caching": False,
+                               "reasoning_parser": REASONING_PARSER,
+                               "enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
+                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
+                },
                 "ghost": {"source": "/nowhere/ghost", "pools": ["cpu"]},
             },
         }
@@ -163,6 +174,8 @@ def lines(is_whole: bool) -> Sequence[Line]:
 def served(folder: Path, lines: Sequence[Line], is_whole: bool) -> Served:
     """What vLLM answers alone. It is gone before the engines under test start."""
     found = Served(lines, {}, {})
+    if is_whole:
+        make_tiny_vision_model(folder / "seer")
 
     def ask(engine: str) -> None:
         found.serve.update(answers_of_serve(folder, engine, found.of(engine)))
@@ -572,11 +585,14 @@ async def test_scores_rankings_and_classes_are_those_of_vllm_serve(
 async def test_every_line_comes_to_what_the_page_says(
     tiny: str, mini: "Future[str]", judge: "Future[str]", served: Served, catalog: Catalog
 ) -> None:
+    from worker.engine_deployment import ensure_engine
+
     found: dict[str, Outcome] = {}
     names = {
         EMBEDDER: await asyncio.wrap_future(mini),
         JUDGE: await asyncio.wrap_future(judge),
         WRITER: tiny,
+        SEER: await asyncio.to_thread(ensure_engine, catalog, Lane(SEER, "cpu")),
     }
     for engine, name in names.items():
         found |= await outcomes(name, engine, catalog, served)

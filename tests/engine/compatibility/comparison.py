@@ -10,7 +10,8 @@ from shared.input.validation import InputCheck
 from tests.engine.compatibility.differences import difference
 from tests.engine.compatibility.line import Line
 
-#: Ids and times differ each time; the fingerprint is that of the engine's arguments.
+#: Ids, times and the signatures of thoughts differ each time; the fingerprint is that of the
+#: engine's arguments.
 _OWN = {
     "id",
     "call_id",
@@ -19,6 +20,7 @@ _OWN = {
     "completed_at",
     "request_id",
     "system_fingerprint",
+    "signature",
 }
 #: How near two decimals are that count as the same.
 _DIGITS = 1e-4

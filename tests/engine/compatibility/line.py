@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 EMBEDDINGS = "/v1/embeddings"
-#: The models: one that writes, one of embeddings, and one that compares texts.
-WRITER, EMBEDDER, JUDGE = "tiny-chat", "org/mini", "tiny-judge"
+#: The models: one that writes, one of embeddings, one that compares, and one that sees and thinks.
+WRITER, EMBEDDER, JUDGE, SEER = "tiny-chat", "org/mini", "tiny-judge", "tiny-vision"
 #: An adapter of the first one.
 ADAPTER = "tiny-lora"
 

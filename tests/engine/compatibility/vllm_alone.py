@@ -13,7 +13,7 @@ import httpx
 
 from benchmarks.vllm_serve import serving
 from cli.models.minilm import minilm_path
-from tests.engine.compatibility.line import ADAPTER, EMBEDDER, JUDGE, WRITER, Line
+from tests.engine.compatibility.line import ADAPTER, EMBEDDER, JUDGE, SEER, WRITER, Line
 from tests.engine.conftest import QUIET
 
 #: Status and body by the line's id; a body that is no JSON is None.
@@ -30,6 +30,9 @@ _CPU = {
 DIMENSIONS = {"is_matryoshka": True, "matryoshka_dimensions": [8, 64, 384]}
 #: Neither half precision nor the cache may decide between two words.
 _EXACT = ("--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching")
+_TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser=hermes")
+#: Reads what the model that thinks writes between its marks.
+REASONING_PARSER = "deepseek_r1"
 #: The seats and the spare ones are part of `system_fingerprint`, and so is the policy.
 _OURS = ("--enforce-eager", "--distributed-executor-backend=uni", "--max-num-seqs=40",
          "--scheduling-policy=priority", "--max-num-batched-tokens=8192",
@@ -39,7 +42,12 @@ _RUN_BATCH_SECONDS = 900
 
 def answers_of_serve(folder: Path, engine: str, lines: Sequence[Line]) -> Answers:
     """The answers of `vllm serve`, one after the other."""
-    with _serving(folder, engine) as url, httpx.Client(base_url=url, timeout=120) as client:
+    # Some of its 500s close their connection, so none is used again.
+    alone = httpx.Limits(max_keepalive_connections=0)
+    with (
+        _serving(folder, engine) as url,
+        httpx.Client(base_url=url, timeout=120, limits=alone) as client,
+    ):
         return {line.id: _post(client, line) for line in lines}
 
 
@@ -102,13 +110,15 @@ def _model(folder: Path, engine: str) -> tuple[Path, Sequence[str]]:
     found: Mapping[str, tuple[Path, Sequence[str]]] = {
         WRITER: (
             folder / "tiny",
-            [*_EXACT, "--enable-auto-tool-choice", "--tool-call-parser=hermes", "--enable-lora",
+            [*_EXACT, *_TOOLS, "--enable-lora",
              f"--lora-modules={ADAPTER}={folder / 'adapter'}"],
         ),
         EMBEDDER: (
             minilm_path(), ["--runner=pooling", f"--hf-overrides={json.dumps(DIMENSIONS)}"]
         ),
         JUDGE: (folder / "judge", _EXACT),
+        SEER: (folder / "seer", [*_EXACT, *_TOOLS, f"--reasoning-parser={REASONING_PARSER}",
+                                 "--mm-processor-cache-gb=0"]),
     }  # fmt: skip
     return found[engine]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from cli import servers
 from cli.rebuild.rebuild import Rebuild
 from dispatcher.forgetting import forget_pipelines
 from dispatcher.pipeline_end import PipelineEnd
+from dispatcher.pipeline_order import in_order
 from dispatcher.pipeline_run import PipelineRun
 from dispatcher.pipelines import PipelineKeeper
 from shared.ledger.pipelines import (
@@ -24,6 +26,7 @@ from shared.ledger.pipelines import (
     pipeline_key,
     tokenizer_key,
 )
+from shared.ledger.records import encoded
 from shared.lifecycle import FINAL, Status
 from shared.state import PipelineRecord, State
 from shared.storage import Storage
@@ -147,6 +150,119 @@ async def test_with_another_leader_for_each_step_no_row_is_lost_or_doubled(yards
         "0": {"failed": 0, "dropped": 2},
         "2": {"failed": 0, "dropped": 3},
     }
+
+
+async def test_the_output_is_in_the_order_of_the_input_whatever_was_done_first(
+    yards: Yards,
+) -> None:
+    split = {"split": {"column": "text", "tokens": 1, "into": "chunk"}}
+    pipeline = await yards.pipeline("ordered", split, A_CALL)
+    for _ in range(2):
+        await (await a_run(yards, pipeline.id)).step(await record_of(yards, pipeline))
+    [batch_id] = pipeline.batch_ids
+    early, late, last = await yards.yard.claim(batch_id)
+    # What was done first is the beginning and the end.
+    for claims in ((last, early), (late,)):
+        for claim in claims:
+            await yards.yard.commit(claim, [_SAID for _ in claim.slice.row_numbers])
+        await (await a_run(yards, pipeline.id)).step(await record_of(yards, pipeline))
+
+    ended = await lead(yards, pipeline)
+
+    names = [row["custom_id"] for row in await lines(yards, ended, "output")]
+    assert names == [f"r{number}#0" for number in range(9)]
+    edge = (await a_run(yards, pipeline.id)).edges[-1]
+    # Its two handovers overlap; with room for one, they are read again.
+    assert [begins for begins, _ in edge.begins] == [(1, 0), (4, 0)]
+    for held in (1, 2):
+        assert [item.id async for some in in_order(edge, held=held) for item in some] == names
+
+
+async def test_a_table_has_the_rows_in_the_order_of_the_input_with_typed_columns(
+    yards: Yards,
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"score": {"type": "number"}, "tags": {"type": "array"}},
+        "required": ["score"],
+    }
+    ask = {"call": {**A_CALL["call"], "schema": schema}}
+    pipeline = await yards.pipeline("table", ask, output={"format": "parquet"})
+    said = {n: _answered(json.dumps({"score": n})) for n in range(9)} | {4: _answered("no")}
+
+    ended = await lead(yards, pipeline, said=lambda row: said[row])
+
+    [file] = await table_files(yards, ended)
+    table = pq.read_table(io.BytesIO(file))
+    assert table.column_names == ["custom_id", "text", "answer", "score", "tags"]
+    assert table.schema.field("score").type == pa.float64()
+    assert table["custom_id"].to_pylist() == [f"r{n}" for n in range(9) if n != 4]
+    assert table["text"].to_pylist() == [f"t{n // 2}" for n in range(9) if n != 4]
+    assert table["score"].to_pylist() == [float(n) for n in range(9) if n != 4]
+    shown = json.loads(ended.fields["table"])
+    assert (shown["rows"], shown["bytes"], shown["url"]) == (8, len(file), None)
+
+
+@pytest.mark.parametrize(
+    ("format_", "first"),
+    [("csv", b"name,words\nr0,said\n"), ("jsonl", b'{"name":"r0","words":"said"}\n')],
+)
+async def test_a_table_may_be_text_in_the_tenants_own_place(
+    format_: str, first: bytes, yards: Yards
+) -> None:
+    output = {
+        "format": format_,
+        "columns": {"name": "custom_id", "words": "answer"},
+        "destination": f"s3://{yards.storage.bucket}/inbox/acme/",
+    }
+
+    ended = await lead(yards, await yards.pipeline(f"own {format_}", A_CALL, output=output))
+
+    shown = json.loads(ended.fields["table"])
+    folder = f"inbox/acme/{ended.id}/"
+    assert (shown["url"], shown["file_ids"]) == (f"s3://{yards.storage.bucket}/{folder}", [])
+    assert (await yards.storage.get(f"{folder}part-00000.{format_}")).startswith(first)
+    assert json.loads(await yards.storage.get(f"{folder}_SUCCESS"))["rows"] == 9
+
+
+async def test_a_table_whose_place_is_gone_becomes_files(yards: Yards) -> None:
+    pipeline = await yards.pipeline("refused", A_CALL, output={"format": "jsonl"})
+    stored = pipeline.stored
+    assert stored.output is not None
+    gone = msgspec.structs.replace(stored.output, destination="s3://no-such-bucket-here/a/")
+    await yards.storage.put(
+        pipeline_key(pipeline.id), encoded(msgspec.structs.replace(stored, output=gone))
+    )
+
+    ended = await lead(yards, pipeline)
+
+    shown = json.loads(ended.fields["table"])
+    assert shown["error"]["code"] == "destination_refused"
+    [file] = await table_files(yards, ended)
+    assert len(file.splitlines()) == shown["rows"] == 9
+
+
+async def test_a_leader_that_repeats_the_end_makes_the_same_table(
+    yards: Yards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = await yards.pipeline("repeated", A_CALL, output={"format": "csv"})
+    monkeypatch.setattr(PipelineEnd, "_drop_results", _dies)
+    with pytest.raises(asyncio.CancelledError):
+        await lead(yards, pipeline)
+    monkeypatch.undo()
+
+    ended = await lead(yards, pipeline)
+
+    shown = json.loads(ended.fields["table"])
+    [file] = await table_files(yards, ended)
+    assert (shown["rows"], shown["bytes"]) == (9, len(file))
+
+
+async def table_files(yards: Yards, record: PipelineRecord) -> list[bytes]:
+    """The files of the table."""
+    shown = json.loads(record.fields["table"])
+    files = [await yards.state.files.get(TENANT, one) for one in shown["file_ids"]]
+    return [await yards.storage.get(file.key) for file in files]
 
 
 @pytest.mark.parametrize(

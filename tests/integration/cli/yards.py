@@ -21,6 +21,8 @@ from shared.input_places import InputPlaces
 from shared.ledger.file_records import write_file
 from shared.ledger.pipelines import StoredPipeline, write_tokenizer
 from shared.pipeline.declaration import Declaration
+from shared.pipeline.plan import check
+from shared.pipeline.table import rows_table
 from shared.slices import Claim
 from shared.slicing import SliceLimits
 from shared.state import FileRecord, State
@@ -134,6 +136,7 @@ class Yards:
         name: str,
         *stages: dict[str, Any],
         tokenizers: Mapping[int, bytes] | None = None,
+        output: dict[str, Any] | None = None,
     ) -> Pipeline:
         """A pipeline over a small table, as the gateway makes it."""
         pipeline_id = ids.pipeline_id(TENANT, name)
@@ -147,8 +150,11 @@ class Yards:
                 "format": "jsonl",
             },
             "stages": list(stages) or [A_CALL],
+            **({} if output is None else {"output": output}),
         }
         declaration = Declaration.model_validate(declared)
+        endpoints = {"m": {stage["call"]["endpoint"] for stage in stages if "call" in stage}}
+        columns = check(declaration, {"m": endpoints["m"] or {CHAT}})
         datasets = Datasets(self.state, self.storage, InputPlaces("", "", {}))
         pinned = await datasets.pinned(TENANT, declaration.input.dataset())
         now = int(time.time())
@@ -173,6 +179,7 @@ class Yards:
                 number: await write_tokenizer(self.storage, pipeline_id, body)
                 for number, body in (tokenizers or {}).items()
             },
+            output=rows_table(declaration, columns, [f"s3://{self.storage.bucket}/inbox/"]),
         )
         return await accept_pipeline(self.state, self.storage, self.catalog, stored)
 

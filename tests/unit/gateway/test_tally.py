@@ -1,4 +1,6 @@
+import base64
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,18 @@ from gateway.tokens import Counter, load_counter
 from shared.catalog import Model
 from shared.input.rows import Row
 from shared.input.validation import InputCheck
+from shared.openai.image_rules import ImageRule
+from shared.openai.media import MediaRules
+from shared.openai.row_rules import RowRules
 from tests.models import as_its_files_say, make_model
 
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
+_CHAT = "/v1/chat/completions"
+#: As far as anybody reads it.
+_PNG_OF_448_BY_336 = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 448, 336)
+#: The rule of the model's images: a token for 56 by 56 pixels.
+_IMAGES = ImageRule(part=56)
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +173,30 @@ def test_without_a_tokenizer_bytes_are_counted_and_only_what_is_certain_is_said(
 
     tokens, context = tally.tokens(), tally.context_length()
     assert ("bytes", 0, True) == (tokens.counted_by, tokens.rows_counted, tokens.is_estimate)
-    assert sum(len(row.line) for row in rows) // 4 == tokens.input
+    assert sum(len(row.line) // 4 for row in rows) == tokens.input
     assert [(2, None, 64)] == [
         (bad.line, bad.input_tokens, bad.output_tokens) for bad in context.violations
     ]
     assert 1 == context.rows_checked
+
+
+def test_pictures_count_by_their_pixels_and_never_as_text(folder: Path, tmp_path: Path) -> None:
+    here = "data:image/png;base64," + base64.b64encode(_PNG_OF_448_BY_336 + b"x" * 100_000).decode()
+    rows = [_seen(here), _seen("s3://acme/a.png")]
+    known, unknown, sampled = Tally(every=1), Tally(every=1), Tally(every=2)
+
+    known.add(_rows(*rows, url=_CHAT), _counter(folder, 9000))
+    unknown.add(_rows(*rows, url=_CHAT), _counter(tmp_path, 9000))
+    sampled.add(_rows(*[rows[0]] * 4, url=_CHAT), _counter(folder, None))
+
+    # 8 by 6 parts; the other one counts as if it had 896 pixels each way: 16 by 16.
+    texts = known.tokens().input - 8 * 6 - 16 * 16
+    assert 0 < texts < 100
+    assert 0 < unknown.tokens().input < 8 * 6 + 16 * 16 + 200
+    assert 0 < sampled.tokens().input - 4 * 8 * 6 < 200
+    assert all(tally.tokens().is_estimate for tally in (known, unknown, sampled))
+    # Nothing certain is said of them.
+    assert known.context_length().rows_checked == 0
 
 
 def test_only_the_first_thousand_long_rows_are_listed(folder: Path) -> None:
@@ -191,7 +220,7 @@ def test_nothing_has_no_tokens() -> None:
 
 def _counter(folder: Path, max_model_len: int | None) -> Counter:
     engine = {} if max_model_len is None else {"max_model_len": max_model_len}
-    model = Model(name="m", source=str(folder), pools=("p",), engine=engine)
+    model = Model(name="m", source=str(folder), pools=("p",), engine=engine, image_tokens=_IMAGES)
     return load_counter(model, as_its_files_say)
 
 
@@ -199,10 +228,16 @@ def _body(prompt: object, name: str = "prompt", **more: Any) -> dict[str, Any]:
     return {"model": "m", name: prompt, **more}
 
 
+def _seen(url: str) -> dict[str, Any]:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return {"model": "m", "messages": [{"role": "user", "content": [part]}]}
+
+
 def _rows(*bodies: dict[str, Any], url: str = COMPLETIONS) -> list[Row]:
     lines = [
         json.dumps({"custom_id": str(number), "method": "POST", "url": url, "body": body})
         for number, body in enumerate(bodies)
     ]
-    check = InputCheck(url, {"m": frozenset({url})})
+    rules = RowRules(media=MediaRules(places=("s3://acme/",)), images=_IMAGES)
+    check = InputCheck(url, {"m": frozenset({url})}, rules={"m": rules})
     return [*check.feed("\n".join(lines).encode()), *check.finish()]

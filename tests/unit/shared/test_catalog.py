@@ -287,6 +287,13 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
         ("runner: pooling", "data_parallel_size: 2", 16, "data_parallel_size: data parallel eng"),
         ("runner: pooling", "data_parallel_backend: ray", 16, "Use `max_replicas`"),
         ("engine: {runner", "min_replicas: 3\n    engine: {runner", 13, "min_replicas 3 is above"),
+        # Operators' own adapters run with several fronts (tests/engine/test_engine.py).
+        (
+            "engine: {runner",
+            "tenant_lora: {}\n    fronts: 2\n    engine: {runner",
+            13,
+            "tenant_lora needs `fronts: 1`",
+        ),
         ("org/mini:", "tiny-chat:", 13, "models.tiny-chat: written twice, first on line 7"),
         ("org/mini:", "org mini:", 13, "models.org mini: String should match"),
         ("org/mini:", "tiny-poet:", 13, "the name `tiny-poet` is taken by model `tiny-chat`"),

@@ -23,18 +23,18 @@ def _taken(
     *texts: Any,
     tokenizers: Mapping[int, bytes] | None = None,
 ) -> list[Outcome]:
-    items = [Item(f"r{number}", {"text": text}) for number, text in enumerate(texts)]
+    items = [Item(f"r{number}", {"text": text}, (number,)) for number, text in enumerate(texts)]
     return asyncio.run(taken_through(items, steps, render, tokenizers or {}))
 
 
 def test_rows_without_steps_pass_as_they_are() -> None:
-    assert _taken([], None, "a") == [Passed("r0", {"text": "a"})]
+    assert _taken([], None, "a") == [Passed("r0", {"text": "a"}, order=(0,))]
 
 
 def test_each_row_passes_is_dropped_or_fails_for_a_reason() -> None:
     found = _taken([Step(0, filter="text + '' != 'no'")], None, "yes", "no", 5)
 
-    assert found[:2] == [Passed("r0", {"text": "yes"}), Dropped("r1", 0)]
+    assert found[:2] == [Passed("r0", {"text": "yes"}, order=(0,)), Dropped("r1", 0)]
     failed = found[2]
     assert isinstance(failed, Failed)
     assert (failed.id, failed.stage, failed.code) == ("r2", 0, "invalid_row")
@@ -47,8 +47,8 @@ def test_chunks_are_rows_with_names_of_their_own() -> None:
     found = _taken(steps, None, "one two six")
 
     assert found == [
-        Passed("r0#0", {"text": "one two six", "chunk": "one "}),
-        Passed("r0#1", {"text": "one two six", "chunk": "two "}),
+        Passed("r0#0", {"text": "one two six", "chunk": "one "}, order=(0, 0)),
+        Passed("r0#1", {"text": "one two six", "chunk": "two "}, order=(0, 1)),
         Dropped("r0#2", 1),
     ]
 

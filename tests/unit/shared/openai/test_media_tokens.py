@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from shared.input.validation import InputCheck
+from shared.openai.image_rules import ImageRule
 from shared.openai.media_tokens import image_tokens, media_prediction
 
 CHAT = "/v1/chat/completions"
@@ -29,6 +30,16 @@ def test_an_image_counts_by_its_pixels(kind: str) -> None:
 @pytest.mark.parametrize("url", ["s3://acme/a.png", "https://x.test/a", "data:;base64,AAAA", "%"])
 def test_an_image_of_unknown_size_counts_as_a_usual_one(url: str) -> None:
     assert image_tokens(url) == 1024
+
+
+def test_an_image_elsewhere_counts_as_a_usual_one_of_its_model() -> None:
+    tiles = ImageRule(tile=64, longest=128, tile_tokens=4)
+
+    assert image_tokens("s3://acme/a.png", ImageRule(fixed=256)) == 256
+    assert image_tokens("s3://acme/a.png", ImageRule(part=56)) == 16 * 16
+    assert image_tokens("https://x.test/a", tiles) == tiles.tokens(900, 900)
+    sound = {"messages": [], "file_url": "s3://acme/a.wav"}
+    assert media_prediction(sound, ImageRule(fixed=256))[1] == 1024
 
 
 def test_base64_in_the_other_forms_of_a_request_counts_too() -> None:
