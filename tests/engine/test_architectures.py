@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 #: Why architectures of vLLM's registry cannot be imported, and how many, on machines without a GPU.
 #: Five of 116 multimodal ones are among them: three need a torchaudio that runs beside the CPU
 #: build of torch, which package indexes have not, and no lock has timm. 63 more would need
-#: torchvision's compiled operators, and eleven of those a transformers before 5.17, without ADR 52.
+#: torchvision's compiled operators, and eleven of those a transformers before 5.17, without ADR 53.
 _NOT_IMPORTED = {"torchaudio": 3, "CUDA": 2, "terratorch": 1, "timm": 1}
 _MULTIMODAL_NOT_IMPORTED = 5
 

@@ -1,4 +1,4 @@
-"""A model that could not be imported before ADR 52, in a real engine, beside transformers."""
+"""A model that could not be imported before ADR 53, in a real engine, beside transformers."""
 
 import base64
 import io
