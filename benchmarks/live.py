@@ -24,6 +24,7 @@ _TOKENS = 32
 _ROW_TOKENS = 128
 #: Of a batch's number of rows, for its rate to be told.
 _FEWEST_CHANGES = 3
+_BURST_SECONDS = 0.5
 #: On one engine that a batch fills.
 _GOAL_BESIDE = 3.0
 #: How many rows a client keeps at a server that has no batches.
@@ -146,12 +147,21 @@ def _rows_a_second(fleet: BenchFleet, batch: Batch, do: Callable[[], object]) ->
     do()
     is_over.set()
     watcher.join()
+    bursts = _bursts(seen)
+    if len(bursts) >= _FEWEST_CHANGES:
+        seen = bursts
     if len(seen) < _FEWEST_CHANGES:
         # Too few to tell when rows came: all that did, over all of the time.
         return (seen[-1][1] - seen[0][1]) / (time.perf_counter() - phase_began)
     # The first number was reached at an unknown time.
     (began, before), (ended, after) = seen[1], seen[-1]
     return (after - before) / (ended - began)
+
+
+def _bursts(seen: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The last of changes that follow each other closely: many rows of a length end together."""
+    last = zip(seen, [*seen[1:], (math.inf, 0)], strict=True)
+    return [one for one, following in last if following[0] - one[0] > _BURST_SECONDS]
 
 
 def _ratios(

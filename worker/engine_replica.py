@@ -12,7 +12,10 @@ class EngineReplica:
     """Makes the `BatchServer` that answers in the replica's process."""
 
     def __new__(cls, *_: Any) -> Any:
-        # Serve calls `__init__` of what this returns.
-        from worker.engine import BatchServer
+        from worker.serve_log import serve_log_kept
 
+        with serve_log_kept():
+            from worker.engine import BatchServer
+
+        # Serve calls `__init__` of what this returns.
         return BatchServer.__new__(BatchServer)

@@ -39,7 +39,7 @@ def lanes(bench: Bench) -> Iterator[Figure]:
 def live(bench: Bench) -> Iterator[Figure]:
     """Live calls alone, beside a batch, and beside rows to which nothing gives way."""
     rows_in = str(bench.file(equal(LARGE, bench.plan.rows(2_000), 100, 128)))
-    phase = Phase(rows=max(2_000, bench.plan.rows(12_000)), seconds=bench.plan.seconds(15))
+    phase = Phase(rows=max(2_000, bench.plan.rows(12_000)), seconds=bench.plan.seconds(25))
 
     def without(phase: Phase) -> Seen:
         found = bench.bare(LARGE).ask(
