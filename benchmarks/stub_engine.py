@@ -7,6 +7,7 @@ from ray import serve
 from benchmarks.stub_answers import answer_to
 from shared.engines import ReplicaNumbers
 from shared.ordering.work import Work
+from worker.engine_definition import EVENLY
 from worker.engine_deployment import start_serve
 from worker.engine_errors import Results
 from worker.engine_status import DEPLOYMENT, is_deployed
@@ -59,6 +60,7 @@ def deploy_stub(app_name: str, replicas: int) -> None:
         name=DEPLOYMENT,
         num_replicas=replicas,
         max_ongoing_requests=_MAX_CALLS,
+        request_router_config=EVENLY,
         ray_actor_options={"num_cpus": 0},
     )(StubReplica)
     serve.run(deployment.bind(), name=app_name, route_prefix=None)
