@@ -26,10 +26,11 @@ from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
 from shared.catalog import Catalog
 from shared.ordering.work import Work
+from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 
 #: The first rows after a start are several times slower.
 WARM_UP_ROWS = 500
-ROWS_PER_CALL, CALLS = 16, 32
+ROWS_AT_ONCE = 512
 
 
 class Shape(NamedTuple):
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--seats", type=int, default=256)
     parser.add_argument("--fronts", type=int, default=1)
+    parser.add_argument("--rows-per-call", type=int, default=ROWS_PER_ENGINE_CALL)
     parser.add_argument("--spy", type=Path, help="record the replica with py-spy into this file")
     options = parser.parse_args()
     if unknown := set(options.shapes) - set(SHAPES):
@@ -121,25 +123,29 @@ async def _measure(
     ray.init("local", num_cpus=16, log_to_driver=False, include_dashboard=False)
     client = EngineClient(ensure_engine(catalog, catalog.lane_of(shape.kind)))
     numbers = iter(range(10**9))
-    calls = asyncio.Semaphore(CALLS)
+    step = options.rows_per_call
+    calls = asyncio.Semaphore(max(1, ROWS_AT_ONCE // step))
+    messages = 0
 
     async def one(some: list[str]) -> None:
+        nonlocal messages
         async with calls:
             lines = [_line(shape, text) for text in some]
             works = [Work("bench", next(numbers), "bench", 0, 0.0, 0.0, 1.0) for _ in some]
             async with contextlib.aclosing(client.run_lines(lines, works)) as groups:
                 async for group in groups:
+                    messages += 1
                     for _, (status, answer, *_) in group:
                         if status != HTTPStatus.OK:
                             raise RuntimeError(answer.decode())
 
     async def run(count: int) -> None:
         some = [f"{next(numbers)} {text}" for text in texts(count)]
-        steps = range(0, count, ROWS_PER_CALL)
-        await asyncio.gather(*(one(some[at : at + ROWS_PER_CALL]) for at in steps))
+        await asyncio.gather(*(one(some[at : at + step]) for at in range(0, count, step)))
 
     await run(WARM_UP_ROWS)
     spy = _spy(options.spy)
+    messages = 0
     before, began = _cpu_seconds(), time.perf_counter()
     await run(options.rows)
     seconds, after = time.perf_counter() - began, _cpu_seconds()
@@ -147,6 +153,7 @@ async def _measure(
         spy.send_signal(2)
         spy.wait()
     ray.shutdown()
+    print(f"rows per message of results: {options.rows / messages:.1f}", flush=True)
     cost = {kind: 1000 * (now - before.get(kind, 0)) / options.rows for kind, now in after.items()}
     return options.rows / seconds, cost
 
@@ -170,6 +177,10 @@ def _cpu_seconds() -> dict[str, float]:
         with contextlib.suppress(psutil.Error):
             kind = _kind(process)
             spent[kind] = spent.get(kind, 0) + sum(process.cpu_times()[:2])
+            if kind == "replica":
+                # One thread has the engine's rows, and Ray has others beside it.
+                threads = (one.user_time + one.system_time for one in process.threads())
+                spent["replica's thread of rows"] = max(threads)
     return spent
 
 

@@ -82,7 +82,7 @@ def _rate(fleet: BenchFleet, texts: list[str], *, is_grouping: bool) -> float:
     """Rows per second from the batch's creation to its completion."""
     running = fleet.fleet
     running.dispatcher.stop()
-    running.dispatcher = running.dispatcher.with_environment({_SETTING: str(is_grouping)})
+    running.dispatchers[:1] = [running.dispatcher.with_environment({_SETTING: str(is_grouping)})]
     running.dispatcher.start()
     # By its end the dispatcher leads, and the engine is warm.
     _seconds(fleet, [_text(_OWN_WORDS) for _ in range(_SEATS)])

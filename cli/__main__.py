@@ -57,6 +57,12 @@ def up(
         typer.Option(help="Serve this Hugging Face model or local folder too; repeatable."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="The gateway's port.")] = None,
+    gateways: Annotated[
+        int, typer.Option(min=1, help="How many gateway processes share the port.")
+    ] = 1,
+    dispatchers: Annotated[
+        int, typer.Option(min=1, help="How many dispatchers there are; one of them leads.")
+    ] = 1,
     write_env: Annotated[
         Path | None,
         typer.Option(help="Write variables for scripts here once the fleet is ready."),
@@ -99,7 +105,15 @@ def up(
         lane_s3_secret_key=lane_s3_secret_key,
     )
     run(
-        Options(run_dir, own=own, catalog=catalog, models=tuple(model or ()), port=port),
+        Options(
+            run_dir,
+            own=own,
+            catalog=catalog,
+            models=tuple(model or ()),
+            port=port,
+            gateways=gateways,
+            dispatchers=dispatchers,
+        ),
         write_env=write_env,
     )
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from gateway.app import build_app
-from gateway.server import Server
+from gateway.server import Server, shared_socket
 from gateway.settings import GatewaySettings
 from shared.bus.messages import path
 from shared.errors import SetupError
@@ -31,8 +31,13 @@ def main() -> int:
     except (SettingsError, SetupError) as error:
         return _refuse(str(error))
     server = Server.of(app, settings)
+    try:
+        sockets = [shared_socket(settings)] if settings.share_port else None
+    except OSError as error:
+        sys.stderr.write(f"gateway: {settings.host}:{settings.port}: {error.strerror}\n")
+        return _NOT_STARTED
     with suppress(KeyboardInterrupt):
-        server.run()
+        server.run(sockets)
     return 0 if server.started else _NOT_STARTED
 
 

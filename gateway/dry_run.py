@@ -4,6 +4,7 @@ It checks lines as the dispatcher does, and forecasts from what Redis knows of t
 """
 
 import asyncio
+import json
 import time
 from collections import Counter as Count
 from collections import defaultdict
@@ -49,6 +50,8 @@ from shared.tenants import weights
 _COUNTED_BYTES = 8 * 1024 * 1024
 #: Dry runs at a time, one for each tenant: each may read and tokenize for seconds.
 _AT_ONCE = 2
+#: Requests that are shown in full.
+_SHOWN = 3
 
 
 class DryRun(BaseModel):
@@ -157,6 +160,28 @@ class DryRuns:
             input_file_id=file.id,
             completion_window=completion_window,
             more_errors=max(0, check.problem_count - len(errors)),
+        )
+
+    async def run_lines(
+        self, tenant: str, body: bytes, *, endpoint: str, completion_window: str
+    ) -> DryRun:
+        """Report what a batch of these lines would do. Raises TransientError."""
+        await self._state.tenants.look()
+        check = await self._check(endpoint, tenant, self._limits)
+        tally = Tally(every=1 + len(body) // _COUNTED_BYTES)
+        async with self._slots.taken(tenant):
+            await self._take(await asyncio.to_thread(check.feed, body), tally)
+            await self._take(await asyncio.to_thread(check.finish), tally)
+        errors = check.problems[: self._limits.problems]
+        return await self._report(
+            tenant,
+            check,
+            tally,
+            errors,
+            endpoint=endpoint,
+            completion_window=completion_window,
+            more_errors=max(0, check.problem_count - len(errors)),
+            rendered=[json.loads(line) for line in body.splitlines()[:_SHOWN]],
         )
 
     async def run_dataset(

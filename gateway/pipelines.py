@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Header, Query, Request
+from pydantic import Field
 
 from gateway.auth import Tenant
 from gateway.batch_rules import MAX_KEY_CHARACTERS
@@ -14,6 +15,7 @@ from gateway.bodies import read_bytes
 from gateway.dependencies import Services, Use
 from gateway.fields import parsed, require_one_of, require_small
 from gateway.limits import reserve_batch
+from gateway.pipeline_dry_run import SAMPLED_ROWS, PipelineDryRun, PipelineDryRuns
 from gateway.pipeline_shapes import Pipeline, to_shape
 from gateway.route_docs import addition, json_body
 from gateway.tokens import loaded, tokenizer_file
@@ -41,29 +43,44 @@ router = APIRouter()
 _PAGE = 20
 #: Redis holds the declaration beside the record.
 _MAX_BYTES = 256 * 1024
+
+
+class CreatePipeline(Declaration):
+    """A pipeline as it is declared, or only tried."""
+
+    dry_run: bool = Field(
+        default=False,
+        description="Create nothing, and say what the first call would ask of the first rows.",
+    )
+
+
 _ADDITION = addition(
     "An addition to OpenAI's API. SDK: client.post(path, cast_to=object, body={…})."
 )
 
 
-@router.post("/pipelines", openapi_extra=json_body(Declaration) | _ADDITION)
+@router.post("/pipelines", openapi_extra=json_body(CreatePipeline) | _ADDITION)
 async def create_pipeline(
     request: Request,
     tenant: Tenant,
     services: Use,
     idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_CHARACTERS)] = None,
-) -> Pipeline:
+) -> Pipeline | PipelineDryRun:
     """Create a pipeline: stages, of which each gets the rows of the one before.
 
     Each `call` is an open batch that only the pipeline adds to. A declaration that names an unknown
     model or column is a 400 that names the stage and the field. With an idempotency key, repeating
-    the call returns the same pipeline.
+    the call returns the same pipeline. With `dry_run` nothing is created; the answer says what the
+    first call would ask of the first rows.
     """
-    declaration = parsed(await read_bytes(request, _MAX_BYTES), Declaration)
+    declaration = parsed(await read_bytes(request, _MAX_BYTES), CreatePipeline)
     settings = services.settings
     require_one_of(declaration.completion_window, settings.completion_windows, "completion_window")
     require_small(declaration.metadata or {}, settings.metadata_limits)
     columns = check(declaration, await usable_models(services.state, services.catalog, tenant))
+    if declaration.dry_run:
+        request.state.dry_run = True
+        return await _tried(services, tenant, declaration, columns)
     message_id = HTTP_KEY + (idempotency_key or request.state.request_id)
     stored = await _stored(services, tenant, declaration, message_id, columns)
     request.state.made = stored.id
@@ -128,7 +145,8 @@ async def _stored(
         if stage.table is not None
     }
     pipeline_id = ids.pipeline_id(tenant, message_id)
-    body = declaration.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    text = declaration.model_dump_json(by_alias=True, exclude_unset=True, exclude={"dry_run"})
+    body = text.encode()
     now = int(time.time())
     return StoredPipeline(
         id=pipeline_id,
@@ -145,10 +163,36 @@ async def _stored(
     )
 
 
+async def _tried(
+    services: Services, tenant: str, declaration: Declaration, columns: Sequence[str]
+) -> PipelineDryRun:
+    """What would become of the first rows. Raises InvalidInputError."""
+    rows_table(declaration, columns, services.settings.table_places.of(tenant))
+    datasets = Datasets(services.state, services.storage, services.settings.places)
+    for number, stage in enumerate(declaration.stages):
+        if stage.table is not None:
+            await _joined(datasets, tenant, number, stage)
+    most = min(declaration.input.limit or SAMPLED_ROWS, SAMPLED_ROWS)
+    first = declaration.input.model_copy(update={"limit": most})
+    pinned = await datasets.pinned(tenant, first.dataset())
+    tokenizers = await _tokenizer_files(services, declaration)
+    runs = PipelineDryRuns(services.storage, services.dry_runs)
+    return await runs.run(tenant, declaration, pinned, columns, tokenizers)
+
+
 async def _tokenizers(
     services: Services, pipeline_id: str, declaration: Declaration
 ) -> dict[int, str]:
     """Keep the tokenizers that stages count with. Raises InvalidInputError that names the stage."""
+    files = await _tokenizer_files(services, declaration)
+    return {
+        number: await write_tokenizer(services.storage, pipeline_id, body)
+        for number, body in files.items()
+    }
+
+
+async def _tokenizer_files(services: Services, declaration: Declaration) -> dict[int, bytes]:
+    """The tokenizers that stages count with. Raises InvalidInputError that names the stage."""
     found = {}
     for number, stage in enumerate(declaration.stages):
         if stage.split is None or stage.split.model is None:
@@ -163,7 +207,7 @@ async def _tokenizers(
                 param=param,
                 code="no_tokenizer",
             )
-        found[number] = await write_tokenizer(services.storage, pipeline_id, body)
+        found[number] = body
     return found
 
 

@@ -13,6 +13,19 @@ from gateway.slow_readers import reading_at_least
 #: How long an unused connection stays open. Clients must close it first, or their next call may
 #: meet a closed connection: OpenAI's clients do so after 5 s, most load balancers after 60.
 _IDLE_SECONDS = 75
+#: Connections that wait until they are taken, as uvicorn has it.
+_BACKLOG = 2048
+
+
+def shared_socket(settings: GatewaySettings) -> socket.socket:
+    """A socket on the gateway's port, which others of the same user may listen on, too.
+
+    Raises OSError.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    return socket.create_server(
+        (settings.host, settings.port), family=family, backlog=_BACKLOG, reuse_port=True
+    )
 
 
 class Server(uvicorn.Server):

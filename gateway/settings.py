@@ -16,6 +16,11 @@ class GatewaySettings(SharedSettings):
 
     host: str = Field(default="127.0.0.1", description="the address that the gateway listens on")
     port: int = Field(default=8000, ge=1, le=65_535, description="the port that it listens on")
+    share_port: bool = Field(
+        default=False,
+        description="listen on the port beside other gateways of the same user and machine; the "
+        "kernel gives each connection to one of them",
+    )
     max_upload_bytes: int = Field(
         default=209_715_200, ge=1, description="size of a file that is uploaded in one call"
     )

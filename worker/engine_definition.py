@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
 from shared.catalog import Catalog, Lane, Model, Pool
@@ -24,6 +25,11 @@ from worker.live_scaling import replicas_wanted
 _MAX_CALLS = 100_000
 #: Where Serve's controller finds how many replicas an engine needs.
 _POLICY = f"{replicas_wanted.__module__}:{replicas_wanted.__name__}"
+
+#: How calls are shared among the replicas of an engine.
+EVENLY = RequestRouterConfig(
+    request_router_class="worker.even_router:EvenRouter"  # type: ignore[arg-type]  # Ray's
+)
 
 
 def deploy(catalog: Catalog, lane: Lane) -> None:
@@ -51,6 +57,7 @@ def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
     bundles = bundles_of(model, pool, processors)
     options: dict[str, Any] = {
         "max_ongoing_requests": _MAX_CALLS,
+        "request_router_config": EVENLY,
         "health_check_period_s": 2,
         "health_check_timeout_s": 60,
         "graceful_shutdown_wait_loop_s": 1,

@@ -12,13 +12,15 @@ class EngineReplica:
     """Makes the `BatchServer` that answers in the replica's process."""
 
     def __new__(cls, *_: Any) -> Any:
-        # Serve calls `__init__` of what this returns.
         from worker.engine_stages import StageClock
+        from worker.serve_log import serve_log_kept
 
         clock = StageClock()
         clock.end("process")
-        from worker.engine import BatchServer
+        with serve_log_kept():
+            from worker.engine import BatchServer
 
+        # Serve calls `__init__` of what this returns.
         server = BatchServer.__new__(BatchServer)
         server.clock = clock
         return server

@@ -120,10 +120,14 @@ class Fronts:
         `args` are those of vLLM's server. Raises SetupError.
         """
         from vllm.v1.engine import EngineCoreRequest
-        from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+        from vllm.v1.serial_utils import MsgpackDecoder
+
+        from worker.passed_vectors import PassingEncoder, pass_vectors
 
         self._core = client.engine_core
-        self._encoder, self._decoder = MsgpackEncoder(), MsgpackDecoder(EngineCoreRequest)
+        self._encoder, self._decoder = PassingEncoder(), MsgpackDecoder(EngineCoreRequest)
+        if client.vllm_config.model_config.runner_type == "pooling":
+            pass_vectors(self._core, self._owners.__contains__)
         self._listen_to(self._core)
         tasks = await client.get_supported_tasks()
         self._setup.set_result(

@@ -91,6 +91,7 @@ class LaneJob:
         self._lane = lane
         self._job = job
         self._is_superseded = False
+        self._is_ensured = False
         model = catalog.model(lane.model)
         self._seats = rows_at_once(model)
         self._meter = PaceMeter(seats=self._seats)
@@ -103,6 +104,8 @@ class LaneJob:
             wave_seconds=settings.wave_seconds,
         )
         self._pools = EnginePools(catalog, lane)
+        #: Whether an engine shall run whatever there is to do.
+        self._keeps_engine = model.min_replicas > 0 and not self._pools.are_several
         self._engines = engines_class(
             catalog, lane, state, settings, patience_seconds=self._pools.patience_seconds
         )
@@ -161,8 +164,8 @@ class LaneJob:
         if self._adapters is not None:
             tasks.append(asyncio.create_task(self._adapters.run()))
         try:
-            if not self._pools.are_several:
-                await self._engines.ensure(self._lane)
+            if self._keeps_engine:
+                await self._ensure()
             await self._work_until_idle()
         except SupersededError as error:
             log.warning("lane_job.superseded", lane=self._lane.name, reason=str(error))
@@ -205,6 +208,8 @@ class LaneJob:
 
     async def _start_work(self) -> int:
         """Start what may run now; returns how many slices."""
+        if started := await self._work.start_answered():
+            return started
         engine = await self._choose_engine()
         if engine is None:
             # Nothing is claimed, and claiming is how a job learns that it was replaced.
@@ -215,16 +220,24 @@ class LaneJob:
     async def _choose_engine(self) -> Lane | None:
         """The engine that takes the next rows; None while there is none, or nothing to run."""
         has_work = (
-            not self._pools.are_several
+            self._is_ensured
             or self._work.suspects
             or self._is_wanted
             or await self._state.lanes.ready_count(self._lane.name)
         )
         if has_work:
+            if not self._pools.are_several:
+                await self._ensure()
             return await self._pools.choose()
         if not self._load.claims:
             self._pools.reset()
         return None
+
+    async def _ensure(self) -> None:
+        """Deploy the engine. Raises EngineFailedError."""
+        if not self._is_ensured:
+            await self._engines.ensure(self._lane)
+            self._is_ensured = True
 
     async def _close(self) -> bool:
         """End the job unless the lane has work again."""

@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shared.openai.media import media_of
 from worker.engine_errors import Answer
 from worker.engine_results import SERVER_ERROR, refusal
 from worker.grammars import grammars
 
 #: Fields whose texts the engine's core gets as they are, and cannot get with half a pair.
 _TEXTS = ("stop", "bad_words", "stop_sequences")
+_BASE64 = ";base64,"
 #: What takes tokens away, so that none may be left of those that a grammar allows next.
 _RESTRICTIONS = (
     "allowed_token_ids",
@@ -25,6 +27,9 @@ _RESTRICTIONS = (
 HALF_A_PAIR = "This text has half of a surrogate pair, which is no character. Leave it out."
 #: vLLM's whole message when it ends a request whose token the grammar rejects.
 _GENERATION_FAILED = "Internal server error"
+#: vLLM's message for a `data:` URL of another form, with the status 501.
+_NOT_BASE64 = "Only base64 data URLs are supported for now."
+NOT_BASE64 = "A `data:` URL needs `;base64,` before its data"
 
 
 def explained(body: Any, answer: Answer) -> Answer:
@@ -38,6 +43,9 @@ def explained(body: Any, answer: Answer) -> Answer:
     # vLLM's error of what could not be handed to its core has no message.
     if not message and (param := next(_with_half_a_pair(body), None)):
         return refusal(HALF_A_PAIR, param=param)
+    if message == _NOT_BASE64:
+        places = (one.place for one in media_of(body) if one.is_data and _BASE64 not in one.url)
+        return refusal(f"{NOT_BASE64}.", param=next(places, None))
     if message == _GENERATION_FAILED and (names := list(_excluding(body))):
         return refusal(
             "No token was left that the form of the answer and the other fields allow: "

@@ -97,6 +97,7 @@ class LaneEngines:
             rules=self._rules,
             patience_seconds=self._patience_seconds,
             wave=spans.current(),
+            mappers=self._settings.mappers_per_wave,
         )
 
     def slice_runner(self, engine: Lane) -> SliceRunner:

@@ -10,6 +10,10 @@ from worker.engine_sizes import rows_ahead
 _Key = tuple[str, int, int]
 
 
+#: Rows with their answers that are read and written at a time.
+_MAX_ANSWERED_ROWS = 4000
+
+
 class Room(Enum):
     """What a slice that runs directly takes its room from."""
 
@@ -19,6 +23,8 @@ class Room(Enum):
     SMALL = auto()
     #: Only batches have it of which little else runs.
     TURN = auto()
+    #: It is none of the engine's: all rows were answered before.
+    ANSWERED = auto()
 
 
 class LaneLoad:
@@ -87,6 +93,10 @@ class LaneLoad:
     def free_turn_rows(self) -> int:
         """How many more rows may run directly of batches that `have_turns` does not name."""
         return self._max_turn_rows - self._rows(Room.TURN)
+
+    def free_answered_rows(self) -> int:
+        """How many more rows may be settled that were answered before."""
+        return _MAX_ANSWERED_ROWS - self._rows(Room.ANSWERED)
 
     def have_turns(self) -> set[str]:
         """The batches of which so much runs that they take no room from the others.

@@ -16,9 +16,10 @@ from shared.tracing import spans
 from worker import traces
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad, Room
-from worker.outcomes import SliceResult
+from worker.outcomes import Outcome, SliceResult
 from worker.settings import WorkerSettings
 from worker.slice_io import fetch, settle
+from worker.slice_runner import answered_body
 from worker.strikes import TOGETHER
 
 log = structlog.get_logger()
@@ -65,6 +66,8 @@ class LaneWork:
         self._waves: set[asyncio.Task[None]] = set()
         self._directs: set[asyncio.Task[None]] = set()
         self._trials: set[asyncio.Task[None]] = set()
+        #: Batches with a slice that seemed to be answered and was not: they wait for an engine.
+        self._unanswered = set[str]()
         #: Until then other slices have their turn.
         self._no_trial_before = 0.0
 
@@ -86,6 +89,22 @@ class LaneWork:
         if not self.suspects or self._load.claims or self._waves or self._directs:
             return 0
         return await self._start_trial(engine)
+
+    async def start_answered(self) -> int:
+        """Start slices whose rows were all answered before, which need no engine.
+
+        Returns how many. Raises SupersededError when the lane has another job.
+        """
+        rows = self._load.free_answered_rows()
+        if rows <= 0:
+            return 0
+        claims = await self._claim(
+            rows=rows, begun=True, answered=True, passing_over=self._unanswered
+        )
+        for claim in claims:
+            self._load.begin_direct(claim, Room.ANSWERED)
+            self._keep(self._directs, self._settle_answered(claim))
+        return len(claims)
 
     async def require_job(self) -> None:
         """Raise SupersededError when the lane has another job."""
@@ -184,6 +203,7 @@ class LaneWork:
         begun: bool = False,
         min_batch_rows: int = 0,
         max_batch_rows: int | None = None,
+        answered: bool = False,
         passing_over: Collection[str] = (),
     ) -> list[Claim]:
         claims = await self._state.claims.take(
@@ -196,6 +216,7 @@ class LaneWork:
             begun=begun,
             min_batch_rows=min_batch_rows,
             max_batch_rows=max_batch_rows,
+            answered=answered,
             passing_over=passing_over,
         )
         self._hold(claims)
@@ -217,6 +238,22 @@ class LaneWork:
             if result.outcome.is_trouble:
                 # Its rows stay counted during the pause, so that a restarting engine gets no calls.
                 await asyncio.sleep(_PAUSE_SECONDS)
+        except Exception:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            raise
+        finally:
+            self._load.end_direct(claim)
+            await self._release_held([claim])
+
+    async def _settle_answered(self, claim: Claim) -> None:
+        """Settle the slice if all its rows have answers; otherwise it goes back."""
+        try:
+            given = await fetch(self._storage, claim)
+            body = answered_body(claim, given, pool=self._lane.pool)
+            if body is None:
+                self._unanswered.add(claim.batch_id)
+            else:
+                await self._settle(claim, SliceResult(Outcome.DONE, body))
         except Exception:
             await asyncio.sleep(_PAUSE_SECONDS)
             raise

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -14,16 +15,33 @@ async def in_groups(
 
     Closing the generator cancels the rows that still run, and waits for their ends.
     """
+    ended: list[asyncio.Task[T]] = []
+    some_ended, all_ended = asyncio.Event(), asyncio.Event()
+
+    def end(row: asyncio.Task[T]) -> None:
+        # Asking `asyncio.wait` again for each group would look at all rows each time.
+        ended.append(row)
+        running.discard(row)
+        some_ended.set()
+        if not running:
+            all_ended.set()
+
     positions = {asyncio.ensure_future(row): position for position, row in enumerate(rows)}
     running = set(positions)
+    for row in positions:
+        row.add_done_callback(end)
     try:
-        while running:
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        while running or ended:
+            await some_ended.wait()
             if running:
-                more, running = await asyncio.wait(running, timeout=seconds)
-                done |= more
-            yield sorted((positions[row], row.result()) for row in done)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(all_ended.wait(), seconds)
+            some_ended.clear()
+            group = sorted((positions[row], row.result()) for row in ended)
+            ended.clear()
+            yield group
     finally:
-        for row in running:
+        left = list(running)
+        for row in left:
             row.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)

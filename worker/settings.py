@@ -29,6 +29,8 @@ class WorkerSettings(StoreSettings):
     direct_rows: int = 64
     #: A wave takes what its lane runs in about this time. Starting one takes 3 to 6 seconds.
     wave_seconds: float = 30.0
+    #: How many processes of a wave send rows to the engine: more than one where rows are short.
+    mappers_per_wave: int = Field(default=1, ge=1)
     #: How many rows one call to the engine carries.
     rows_per_engine_call: int = ROWS_PER_ENGINE_CALL
     #: When this many engines have died of a batch's rows, none of its rows is tried alone any more.

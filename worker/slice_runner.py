@@ -12,7 +12,7 @@ from worker.batch_watch import BatchWatch
 from worker.engine_errors import Engine, EngineGoneError, EngineUnavailableError
 from worker.outcomes import Outcome, SliceResult, outcome, public_reason, worst
 from worker.row_limiter import RowLimiter
-from worker.rows import nothing
+from worker.rows import PartBody, nothing
 from worker.slice_io import SliceInput
 from worker.slice_run import SliceRun
 
@@ -20,6 +20,14 @@ log = structlog.get_logger()
 
 #: Calls whose rows were all withdrawn end within this time.
 _WITHDRAWN_SECONDS = 0.05
+
+
+def answered_body(claim: Claim, given: SliceInput, *, pool: str) -> PartBody | None:
+    """The results of a slice whose rows all have answers before it runs; None for any other."""
+    if isinstance(given.lines, Outcome):
+        return None
+    run = SliceRun(claim, given.lines, given.kept, pool=pool)
+    return run.body() if run.is_done else None
 
 
 class SliceRunner:

@@ -70,13 +70,16 @@ def run_wave(
     rules: RowRules = DEFAULT_RULES,
     patience_seconds: float | None = None,
     wave: str = "",
+    mappers: int = 1,
 ) -> None:
     """Run the slices up to their commits; blocks until the last one. Meant for a thread.
 
     A slice goes back if the engine has had no replica for `patience_seconds`. `wave` is the trace
-    context of the wave.
+    context of the wave. `mappers` processes share the rows in the engine.
     """
     groups = grouped(claims)
+    mappers = min(mappers, len(groups))
+    rows_of_mapper = -(-rows_in_engine // mappers)
     ray.data.read_datasource(
         SliceSource(groups),
         override_num_blocks=len(groups),
@@ -86,12 +89,12 @@ def run_wave(
         SliceMapper,
         # One block at a time: it is retried as a whole, and committed as soon as it is done.
         batch_size=None,
-        max_concurrency=blocks_at_once(groups, rows_in_engine),
-        compute=ActorPoolStrategy(size=1),
+        max_concurrency=blocks_at_once(groups, rows_of_mapper),
+        compute=ActorPoolStrategy(size=mappers),
         fn_constructor_kwargs={
             "app_name": app_name,
             "pool": pool,
-            "rows_in_engine": rows_in_engine,
+            "rows_in_engine": rows_of_mapper,
             "share_prefixes": share_prefixes,
             "rules": rules,
             "patience_seconds": patience_seconds,

@@ -55,6 +55,9 @@ class Options:
     catalog: Path | None = None
     models: tuple[str, ...] = ()
     port: int | None = None
+    #: How many processes of each there are. Gateways share the port; of dispatchers one leads.
+    gateways: int = 1
+    dispatchers: int = 1
     #: Further settings for the fleet's processes, as environment variables.
     settings: Mapping[str, str] | None = None
 
@@ -74,8 +77,18 @@ class Fleet:
         self.port = options.port or self._ports.get("gateway")
         self.catalog: Catalog
         self.ray: RayNode
-        self.gateway: Child
-        self.dispatcher: Child
+        self.gateways: list[Child] = []
+        self.dispatchers: list[Child] = []
+
+    @property
+    def gateway(self) -> Child:
+        """The first one."""
+        return self.gateways[0]
+
+    @property
+    def dispatcher(self) -> Child:
+        """The first one."""
+        return self.dispatchers[0]
 
     @property
     def base_url(self) -> str:
@@ -123,18 +136,25 @@ class Fleet:
         self._say_up("servers", began)
         asyncio.run(self._add_first_key(environment))
         self._processes(environment)
-        self.gateway.start()
+        for gateway in self.gateways:
+            gateway.start()
         self.ray.wait()
         self._say_up("ray", began)
-        self.dispatcher.start()
+        for dispatcher in self.dispatchers:
+            dispatcher.start()
         if check is not None:
             check.wait()
-        wait_ready(self._is_ready, [self.gateway, self.dispatcher], timeout_seconds=120)
+        wait_ready(self._is_ready, [*self.gateways, *self.dispatchers], timeout_seconds=120)
         self._say_up("gateway, dispatcher", began)
 
     def children(self) -> list[Child]:
         """Every process of the fleet, the servers first."""
-        return [*self.servers.children(), self.ray.child, self.dispatcher, self.gateway]
+        return [
+            *self.servers.children(),
+            self.ray.child,
+            *self.dispatchers,
+            *self.gateways,
+        ]
 
     def watch(self) -> None:
         """Restart whatever dies; ends only by an exception."""
@@ -155,9 +175,7 @@ class Fleet:
     def stop(self) -> None:
         """Stop everything that was started, in reverse order."""
         steps: list[Callable[[], object]] = [
-            partial(child.stop, 10)
-            for name in ("gateway", "dispatcher")
-            if (child := getattr(self, name, None)) is not None
+            partial(child.stop, 10) for child in (*self.gateways, *self.dispatchers)
         ]
         if (ray := getattr(self, "ray", None)) is not None:
             steps.append(ray.stop)
@@ -193,29 +211,27 @@ class Fleet:
 
     def _processes(self, environment: dict[str, str]) -> None:
         user = {"BATCHYARD_SERVICE_USER": service_user(self.addresses)}
-        python = [sys.executable, "-m"]
-        self.dispatcher = Child(
-            "dispatcher",
-            [*python, "dispatcher"],
-            self.run_dir,
-            environment={
-                **environment,
-                **user,
-                "BATCHYARD_RAY_ADDRESS": self.ray.address,
-                "BATCHYARD_RAY_TOKEN": self.credentials.ray_token,
-            },
+        of_dispatchers = {
+            "BATCHYARD_RAY_ADDRESS": self.ray.address,
+            "BATCHYARD_RAY_TOKEN": self.credentials.ray_token,
+        }
+        of_gateways = {
+            "BATCHYARD_PORT": str(self.port),
+            "BATCHYARD_SHARE_PORT": str(self._options.gateways > 1).lower(),
+            "BATCHYARD_CACHE_SECRET": self.credentials.cache_secret,
+        }
+        self.dispatchers = self._alike(
+            "dispatcher", self._options.dispatchers, {**environment, **user, **of_dispatchers}
         )
-        self.gateway = Child(
-            "gateway",
-            [*python, "gateway"],
-            self.run_dir,
-            environment={
-                **environment,
-                **user,
-                "BATCHYARD_PORT": str(self.port),
-                "BATCHYARD_CACHE_SECRET": self.credentials.cache_secret,
-            },
+        self.gateways = self._alike(
+            "gateway", self._options.gateways, {**environment, **user, **of_gateways}
         )
+
+    def _alike(self, name: str, count: int, environment: Mapping[str, str]) -> list[Child]:
+        """Processes of one kind; all but the first have a number in their name."""
+        names = [name, *(f"{name}-{number}" for number in range(2, count + 1))]
+        command = [sys.executable, "-m", name]
+        return [Child(one, command, self.run_dir, environment=environment) for one in names]
 
     async def _add_first_key(self, environment: Mapping[str, str]) -> None:
         state = State(self.addresses.redis_url)

@@ -31,7 +31,7 @@ _CLOSED = frozenset(
 _CALLS = frozenset({"arguments", "tool_calls"})
 #: Characters of a place that a refusal names, which has a client's own names in it.
 _MAX_PLACE = 200
-_CONVERSATIONS = ("messages", "input")
+_CONVERSATIONS, _CONTENTS = ("messages", "input"), sorted(CONTENTS)
 
 
 class MediaLimits(BaseModel):
@@ -80,16 +80,10 @@ class Medium(NamedTuple):
 
 def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
     """The media that a request names by URLs, wherever the engine would look for one."""
-    if isinstance(url := body.get(_SOUND), str):
-        yield Medium(_SOUND, url, cast("dict[str, Any]", body), _SOUND)
+    yield from _sound(body)
     for place, name, value, holder in _fields(body):
-        if name not in _URLS:
-            continue
-        if isinstance(value, dict):
-            if isinstance(value.get("url"), str):
-                yield Medium(place, value["url"], value, "url")
-        elif isinstance(value, str) and name != "source":
-            yield Medium(place, value, holder, name)
+        if name in _URLS and (medium := _medium(place, name, value, holder)) is not None:
+            yield medium
 
 
 def files_of(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -105,24 +99,26 @@ def media_refusal(
     body: Mapping[str, Any], rules: MediaRules, *, extra_fields: Collection[str] = ()
 ) -> Refusal | None:
     """Why the request's media may not be used; None if they may, or if there are none."""
-    found = _closed_part(body, extra_fields)
-    if found is not None:
-        return found
     count = size = 0
-    for medium in media_of(body):
-        count += 1
-        size += _bytes_in(medium.url) if medium.is_data else 0
-        if not may_come_from(medium.url, rules):
-            return Refusal(medium.place[:_MAX_PLACE], _where_from(rules))
-        if (refusal := _too_much(medium.place, count, size, rules.limits)) is not None:
-            return refusal
-    for place, name, value, _ in _fields(body):
+    refusal = None
+    for medium in _sound(body):
+        count, size = 1, _bytes_in(medium.url) if medium.is_data else 0
+        refusal = _from_elsewhere(medium, rules) or _too_much(_SOUND, count, size, rules.limits)
+    # One look at a body: each row passes here in the process that all rows of an engine share.
+    for place, name, value, holder in _fields(body):
+        if (closed := _closed_part(place, name, value, extra_fields)) is not None:
+            return closed
+        if refusal is not None:
+            continue
+        if name in _URLS and (found := _medium(place, name, value, holder)) is not None:
+            count += 1
+            size += _bytes_in(found.url) if found.is_data else 0
+            refusal = _from_elsewhere(found, rules)
         if name in _DATA and isinstance(value, dict) and isinstance(value.get("data"), str):
             count += 1
             size += len(value["data"]) * 3 // 4
-            if (refusal := _too_much(place, count, size, rules.limits)) is not None:
-                return refusal
-    return None
+        refusal = refusal or _too_much(place, count, size, rules.limits)
+    return refusal
 
 
 def may_come_from(url: str, rules: MediaRules) -> bool:
@@ -157,16 +153,39 @@ def too_many_bytes(limits: MediaLimits) -> str:
     )
 
 
-def _closed_part(body: Mapping[str, Any], extra_fields: Collection[str]) -> Refusal | None:
-    for place, name, value, _ in _fields(body):
-        kind = value if name == "type" and isinstance(value, str) else name
-        if kind in _CLOSED and value is not None and kind not in extra_fields:
-            return Refusal(
-                place[:_MAX_PLACE],
-                "Requests bring no parts in the engine's own form and choose no names in its "
-                "cache. Leave it out",
-            )
+def _sound(body: Mapping[str, Any]) -> Iterator[Medium]:
+    if isinstance(url := body.get(_SOUND), str):
+        yield Medium(_SOUND, url, cast("dict[str, Any]", body), _SOUND)
+
+
+def _medium(place: str, name: str, value: Any, holder: dict[str, Any]) -> Medium | None:
+    """What a field with one of the names of URLs names."""
+    if isinstance(value, dict):
+        return (
+            Medium(place, value["url"], value, "url") if isinstance(value.get("url"), str) else None
+        )
+    if isinstance(value, str) and name != "source":
+        return Medium(place, value, holder, name)
     return None
+
+
+def _from_elsewhere(medium: Medium, rules: MediaRules) -> Refusal | None:
+    if may_come_from(medium.url, rules):
+        return None
+    return Refusal(medium.place[:_MAX_PLACE], _where_from(rules))
+
+
+def _closed_part(
+    place: str, name: str, value: Any, extra_fields: Collection[str]
+) -> Refusal | None:
+    kind = value if name == "type" and isinstance(value, str) else name
+    if kind not in _CLOSED or value is None or kind in extra_fields:
+        return None
+    return Refusal(
+        place[:_MAX_PLACE],
+        "Requests bring no parts in the engine's own form and choose no names in its cache. Leave "
+        "it out",
+    )
 
 
 def _too_much(place: str, count: int, size: int, limits: MediaLimits) -> Refusal | None:
@@ -189,9 +208,10 @@ def _bytes_in(url: str) -> int:
 def _fields(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
     """Each field inside the request's conversation: its place, name, value and holder."""
     # What else stands beside a conversation is text for its template.
-    names = _CONVERSATIONS if body.get("messages") else sorted(CONTENTS)
+    names = _CONVERSATIONS if body.get("messages") else _CONTENTS
+    given = ((name, body[name]) for name in names if name in body)
     # One iterator for each level, because a line may hold millions of values.
-    levels = [_inside(name, body.get(name)) for name in names]
+    levels = [_inside(name, value) for name, value in given if isinstance(value, list | dict)]
     while levels:
         if (found := next(levels[-1], None)) is None:
             levels.pop()

@@ -135,7 +135,7 @@ class RunningFleet:
 
     def restart_dispatcher(self, **environment: str) -> None:
         """Start it again, with these variables besides."""
-        self._fleet.dispatcher = self._restarted(self._fleet.dispatcher, environment)
+        self._fleet.dispatchers[:1] = [self._restarted(self._fleet.dispatcher, environment)]
 
     @contextmanager
     def settings(self, **environment: str) -> Iterator[None]:
@@ -151,7 +151,7 @@ class RunningFleet:
         for old, new in ((self._fleet.dispatcher, dispatcher), (self._fleet.gateway, gateway)):
             old.stop(10)
             new.start()
-        self._fleet.dispatcher, self._fleet.gateway = dispatcher, gateway
+        self._fleet.dispatchers[:1], self._fleet.gateways[:1] = [dispatcher], [gateway]
         wait_until(self._answers)
 
     def _answers(self) -> bool:

@@ -442,6 +442,36 @@ async def test_deploying_the_same_again_changes_nothing(tiny: str, catalog: Cata
     assert engine_core(tiny) == before
 
 
+async def test_an_engine_outlives_serve_s_controller(tiny: str, ray: Any) -> None:
+    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+    from worker.engine_client import EngineClient
+    from worker.engine_status import EngineState, engine_state
+
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+
+    async def pid() -> int:
+        return int(await controller.get_pid.remote())
+
+    async def is_another() -> bool:
+        try:
+            return await pid() != killed
+        except ray.exceptions.RayActorError:
+            return False
+
+    await answers(EngineClient(tiny), [line(*chat())])
+    before, killed = engine_core(tiny), await pid()
+    ray.kill(controller, no_restart=False)
+    await eventually(is_another, timeout=60)
+    # It looks at all replicas before it says that they run.
+    await eventually(lambda: engine_state(tiny) == EngineState(1, 0), timeout=60)
+    results = await answers(EngineClient(tiny), [line(*chat())])
+
+    assert [status for status, _ in results] == [200]
+    assert before is not None
+    assert engine_core(tiny) == before
+
+
 @pytest.mark.parametrize(
     "request_line",
     [

@@ -1,12 +1,13 @@
 -- needs: claim, slice
 -- Claims the most urgent ready slices of a lane.
 -- ARGV: lane, lane job, lease in ms, max slices, max rows, min rows, '1' if they begin at once, min
--- and max rows of their batch ('' for no max), then ids of batches to pass over
+-- and max rows of their batch ('' for no max), '1' for those alone whose rows are answered already, then
+-- ids of batches to pass over
 -- Returns 'superseded' when the lane has another job. Otherwise the slices (JSON), up to the first one
 -- with more rows than are left; none if fewer than the min rows are ready, or if the lane has failed.
 local lane, job, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 local max_slices, rows_free, min_rows = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local has_begun, PASSED_OVER_FROM = ARGV[7] == '1', 10
+local has_begun, is_for_answered, PASSED_OVER_FROM = ARGV[7] == '1', ARGV[10] == '1', 11
 local min_batch_rows, max_batch_rows = tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
 local ready = lane_key(lane, 'ready')
 if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= job then return 'superseded' end
@@ -19,6 +20,14 @@ for i = PASSED_OVER_FROM, #ARGV do passed_over[ARGV[i]] = true end
 local function is_wanted(batch_rows)
   if batch_rows == 0 then batch_rows = math.huge end
   return batch_rows >= min_batch_rows and batch_rows <= max_batch_rows
+end
+
+-- Whether all rows of the slice seem to have their answers in its copy: each of these counts as a token.
+local function seems_answered(text)
+  local slice = cjson.decode(text)
+  local copy = slice[8]
+  if type(copy) ~= 'table' or slice[4] ~= slice[5] then return false end
+  return copy[1]:sub(-8) == '-answers' or copy[1]:sub(-7) == '-errors'
 end
 
 -- Whether enough rows are ready. Slices of batches that have ended do not count, and are dropped.
@@ -50,7 +59,8 @@ for _ = 1, 2 * MAX_CALL_ENTRIES do
   if not member then break end
   local is_passed_over = passed_over[split_member(member)]
   local found = not is_passed_over and find_runnable(member)
-  if is_passed_over or (found and not is_wanted(found.batch_rows)) then
+  if is_passed_over or (found and not is_wanted(found.batch_rows))
+    or (found and is_for_answered and not seems_answered(found.slice)) then
     passed = passed + 1
   elseif not found then
     redis.call('ZREM', ready, member)

@@ -36,11 +36,13 @@ def gateway(
         yield gateway
 
 
-async def _create(acme: Caller, bucket: Storage, *stages: dict[str, Any]) -> httpx.Response:
+async def _create(
+    acme: Caller, bucket: Storage, *stages: dict[str, Any], **more: Any
+) -> httpx.Response:
     key = f"inbox/{acme.tenant}/a.csv"
     await bucket.put(key, b"text,v\none,1\n")
     source = {"objects": f"s3://{bucket.bucket}/{key}", "columns": ["text"]}
-    body = {"input": source, "stages": [*stages, {"call": _CALL}]}
+    body = {"input": source, "stages": [*stages, {"call": _CALL}], **more}
     return await acme.http.post("/v1/pipelines", json=body)
 
 
@@ -75,6 +77,47 @@ async def test_a_tokenizer_that_is_not_here_is_told_at_once(
     error = (await _create(acme, bucket, stage)).json()["error"]
 
     assert (error["param"], error["code"]) == (param, code)
+
+
+async def test_a_dry_run_shows_what_the_first_call_would_ask(acme: Caller, bucket: Storage) -> None:
+    stages = [
+        _split(model="counted", into="chunk"),
+        {"filter": "'x' not in chunk"},
+        {"call": _CALL},
+    ]
+    key = f"inbox/{acme.tenant}/dry.csv"
+    await bucket.put(key, b"text,v\none,1\nxx,2\ntwo words,3\n")
+    source = {"objects": f"s3://{bucket.bucket}/{key}", "columns": ["text"]}
+    before = await bucket.keys("")
+
+    answer = await acme.http.post(
+        "/v1/pipelines", json={"input": source, "stages": stages, "dry_run": True}
+    )
+
+    found = answer.json()
+    assert (answer.status_code, found["object"], found["valid"]) == (200, "pipeline.dry_run", True)
+    assert (found["rows_read"], found["errors"]) == (3, None)
+    assert found["dropped"] > 0
+    assert found["columns"] == ["custom_id", "text", "chunk", "answer"]
+    call = found["first_call"]
+    assert call["rendered"][0]["custom_id"] == "row-1#0"
+    assert call["rendered"][0]["body"]["messages"] == [{"role": "user", "content": "one"}]
+    assert call["rows"] == call["tokens"]["rows_counted"] == 3
+    assert call["tokens"]["input"] > 0
+    assert await bucket.keys("") == before
+    assert (await acme.http.get("/v1/pipelines")).json()["data"] == []
+
+
+async def test_a_dry_run_tells_which_rows_fail_before_the_first_call(
+    acme: Caller, bucket: Storage
+) -> None:
+    answer = await _create(acme, bucket, {"filter": "text + 1"}, dry_run=True)
+
+    found = answer.json()
+    assert not found["valid"]
+    [error] = found["errors"]["data"]
+    assert (error["param"], error["code"]) == ("stages[0]", "invalid_row")
+    assert found["first_call"] is None
 
 
 async def test_a_table_that_cannot_be_read_is_named_by_its_stage(

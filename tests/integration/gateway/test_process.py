@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -123,6 +124,62 @@ async def test_each_call_is_one_line_without_prompts_or_keys(
     assert found[0]["request_id"] == answer.headers["x-request-id"]
     assert found[0]["ms"] >= 0
     assert found[0]["process"] == "gateway"
+
+
+async def test_gateways_that_share_a_port_both_serve_and_double_nothing(
+    environment: dict[str, str], state: State, key: str, tmp_path: Path
+) -> None:
+    shared = {**environment, "BATCHYARD_SHARE_PORT": "true", "BATCHYARD_LOG_LEVEL": "DEBUG"}
+    logs = [tmp_path / "one", tmp_path / "other"]
+
+    async def create(file_id: str) -> str:
+        # Each call has a connection of its own, which the kernel gives to one of the two.
+        async with _client(shared, key) as client:
+            created = await client.post(
+                "/v1/batches", json=_params(file_id), headers={"idempotency-key": "mine"}
+            )
+            return str(created.raise_for_status().json()["id"])
+
+    async def list_() -> list[dict[str, Any]]:
+        async with _client(shared, key) as client:
+            found: list[dict[str, Any]] = (await client.get("/v1/batches")).json()["data"]
+            return found
+
+    async def both_have_served() -> bool:
+        await list_()
+        return all("/v1/batches" in log.read_text() for log in logs)
+
+    with process(shared, logs[0]) as one, process(shared, logs[1]):
+        await eventually(both_have_served, timeout=60)
+        async with _client(shared, key) as client:
+            file_id = await _upload(client, LINE)
+        created = await asyncio.gather(*(create(file_id) for _ in range(24)))
+
+        async def is_relayed() -> bool:
+            return await state.outbox.length("submissions") == 0
+
+        await eventually(is_relayed)
+        one.send_signal(signal.SIGTERM)
+        one.wait(60)
+        listed = await list_()
+
+    assert len(set(created)) == 1
+    assert [batch["id"] for batch in listed] == created[:1]
+
+
+def test_a_port_of_another_program_is_not_shared(environment: dict[str, str]) -> None:
+    shared = {**environment, "BATCHYARD_SHARE_PORT": "true"}
+    with socket.create_server(("127.0.0.1", int(environment["BATCHYARD_PORT"]))):
+        ended = subprocess.run(
+            [sys.executable, "-m", "gateway"],
+            env=shared,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert ended.returncode == 3
+    assert f"127.0.0.1:{environment['BATCHYARD_PORT']}" in ended.stderr
 
 
 async def test_a_death_between_writing_and_publishing_loses_nothing(

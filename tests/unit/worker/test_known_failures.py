@@ -36,6 +36,18 @@ def test_half_a_surrogate_pair_is_the_requests_own_fault(body: Any, param: str) 
     assert "surrogate" in _error(answer)["message"]
 
 
+def test_a_picture_that_is_not_in_base64_is_the_requests_own_fault() -> None:
+    good, bad = ({"url": f"data:image/png{form},abc"} for form in (";base64", ""))
+    parts = [{"type": "image_url", "image_url": url} for url in (good, bad)]
+    body = {"messages": [{"role": "user", "content": parts}]}
+    failed = failure(501, {"message": "Only base64 data URLs are supported for now."})
+
+    answer = explained(body, failed)
+
+    assert (answer[0], _error(answer)["param"]) == (400, "messages.0.content.1.image_url")
+    assert ";base64," in _error(answer)["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "names"),
     [

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"(?<![\w.\[])\d+(?:\.\d+)?(?![\w.])")
 #: Units of time, the base and the length of ids, and a correction of rounding.
 _PLAIN_NUMBERS = {"16", "32", "1000", "1000000", "0.001"}
 #: Positions in commit's arguments, which only that script knows.
-_POSITIONS = {("claim", "10"), ("commit", "13"), ("reserve_batch", "10")}
+_POSITIONS = {("claim", "11"), ("commit", "13"), ("reserve_batch", "10")}
 
 
 @pytest.mark.parametrize("path", _FILES, ids=lambda path: str(path.relative_to(FOLDER)))
