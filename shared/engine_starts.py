@@ -29,7 +29,7 @@ class Start(msgspec.Struct, frozen=True):
 
     #: The seconds of each of `STAGES` that it had.
     stages: dict[str, float]
-    #: How long its first row took, in seconds; None until it has its result.
+    #: How long the first row that it answered with success took, in seconds; None until then.
     first_row_seconds: float | None = None
 
 

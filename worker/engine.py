@@ -363,8 +363,9 @@ class BatchServer(LLMServer):
                 # The row may run again already while this run of it is being cancelled.
                 if not self._client.errored and self._guests.get(row) is guest:
                     del self._guests[row]
-            self.clock.note_row(began_at)
             if answer[0] == SUCCESS:
+                # Others may be answered before they are computed.
+                self.clock.note_row(began_at)
                 self._entrance.learn(guest, usage_of(answer[1]))
             seconds = self._gpus * self._entrance.settle(guest)
             return result[0], result[1], round(1_000_000 * seconds)

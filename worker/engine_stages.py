@@ -50,7 +50,7 @@ class StageClock:
         self._seconds.update(core_stages(self._seconds["core"], text))
 
     def note_row(self, began_at: float) -> None:
-        """A row that came at this time (`time.monotonic`) has its result."""
+        """A row that came at this time (`time.monotonic`) has its answer."""
         if self._first_row_seconds is None:
             self._first_row_seconds = time.monotonic() - began_at
 
@@ -61,17 +61,19 @@ def core_stages(seconds: float, text: str) -> Mapping[str, float]:
     They sum up to `seconds`; `core` is what is left: its process, and its imports. Of several cores
     or workers, which work at the same time, the slowest counts.
     """
+    model, ready = _longest(_MODEL, text), _longest(_READY, text)
     compiled, captured = _longest(_COMPILED, text, group=2), _longest(_GRAPHS, text)
-    profiled = max(0.0, _longest(_READY, text) - compiled - captured)
     found = {
-        "weights": _longest(_MODEL, text) or _longest(_WEIGHTS, text),
+        "weights": _longest(_WEIGHTS, text) if model is None else model,
         "compile": compiled,
         "graphs": captured,
-        "profile": profiled,
+        "profile": None
+        if ready is None
+        else max(0.0, ready - (compiled or 0.0) - (captured or 0.0)),
     }
     stages, left = {}, seconds
     for stage, taken in found.items():
-        if taken:
+        if taken is not None:
             stages[stage] = min(taken, left)
             left -= stages[stage]
     return {"core": left, **stages}
@@ -97,5 +99,6 @@ def _age() -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - made_at)
 
 
-def _longest(pattern: str, text: str, *, group: int = 1) -> float:
-    return max((float(found[group]) for found in re.finditer(pattern, text)), default=0.0)
+def _longest(pattern: str, text: str, *, group: int = 1) -> float | None:
+    """None if there is no such line."""
+    return max((float(found[group]) for found in re.finditer(pattern, text)), default=None)

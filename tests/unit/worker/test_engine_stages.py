@@ -41,6 +41,12 @@ def test_of_workers_that_load_at_the_same_time_the_slowest_counts() -> None:
     assert core_stages(8, PROCESSOR + slower)["weights"] == 4
 
 
+def test_a_stage_that_took_no_time_is_there() -> None:
+    text = PROCESSOR.replace("0.25", "0.00").replace("1.50", "0.00")
+
+    assert core_stages(8, text) == {"core": 8, "weights": 0, "profile": 0}
+
+
 def test_without_a_line_of_it_the_core_is_whole() -> None:
     assert core_stages(8, "nothing of this kind") == {"core": 8}
 
