@@ -13,19 +13,26 @@ from gateway.slow_readers import reading_at_least
 #: How long an unused connection stays open. Clients must close it first, or their next call may
 #: meet a closed connection: OpenAI's clients do so after 5 s, most load balancers after 60.
 _IDLE_SECONDS = 75
-#: Connections that wait until they are taken, as uvicorn has it.
-_BACKLOG = 2048
 
 
 def shared_socket(settings: GatewaySettings) -> socket.socket:
-    """A socket on the gateway's port, which others of the same user may listen on, too.
+    """A socket on the gateway's port, which others of the same user may have, too.
 
-    Raises OSError.
+    It does not listen yet, or it would get connections that nobody takes before the gateway has
+    started. Raises OSError.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    return socket.create_server(
-        (settings.host, settings.port), family=family, backlog=_BACKLOG, reuse_port=True
-    )
+    shared = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            shared.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        shared.bind((settings.host, settings.port))
+    except OSError:
+        shared.close()
+        raise
+    return shared
 
 
 class Server(uvicorn.Server):

@@ -39,6 +39,7 @@ from shared.storage import DEFAULT_REGION, Storage
 
 #: The pause before a process that died is started again.
 _RESTART_PAUSE_SECONDS = 2.0
+_HEALTH_PORT = "BATCHYARD_HEALTH_PORT"
 
 #: Whatever the environment says for another server; `batchyard s3-logins` relies on the tags.
 _OWN_S3_SETTINGS = {"BATCHYARD_S3_REGION": DEFAULT_REGION, "BATCHYARD_TAG_RESULTS": "true"}
@@ -60,6 +61,12 @@ class Options:
     dispatchers: int = 1
     #: Further settings for the fleet's processes, as environment variables.
     settings: Mapping[str, str] | None = None
+
+
+def _own_port(environment: Mapping[str, str], number: int) -> dict[str, str]:
+    """The port of the health of one of several dispatchers: those behind the first's."""
+    port = environment.get(_HEALTH_PORT, "")
+    return {_HEALTH_PORT: str(int(port) + number)} if port.isdecimal() and int(port) else {}
 
 
 class Fleet:
@@ -217,21 +224,29 @@ class Fleet:
         }
         of_gateways = {
             "BATCHYARD_PORT": str(self.port),
-            "BATCHYARD_SHARE_PORT": str(self._options.gateways > 1).lower(),
             "BATCHYARD_CACHE_SECRET": self.credentials.cache_secret,
         }
         self.dispatchers = self._alike(
             "dispatcher", self._options.dispatchers, {**environment, **user, **of_dispatchers}
         )
+        if self._options.gateways > 1:
+            of_gateways["BATCHYARD_SHARE_PORT"] = "true"
         self.gateways = self._alike(
             "gateway", self._options.gateways, {**environment, **user, **of_gateways}
         )
 
     def _alike(self, name: str, count: int, environment: Mapping[str, str]) -> list[Child]:
         """Processes of one kind; all but the first have a number in their name."""
-        names = [name, *(f"{name}-{number}" for number in range(2, count + 1))]
         command = [sys.executable, "-m", name]
-        return [Child(one, command, self.run_dir, environment=environment) for one in names]
+        return [
+            Child(
+                name if number == 0 else f"{name}-{number + 1}",
+                command,
+                self.run_dir,
+                environment={**environment, **_own_port(environment, number)},
+            )
+            for number in range(count)
+        ]
 
     async def _add_first_key(self, environment: Mapping[str, str]) -> None:
         state = State(self.addresses.redis_url)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from redis.asyncio import Redis
 
@@ -165,6 +166,33 @@ async def test_gateways_that_share_a_port_both_serve_and_double_nothing(
 
     assert len(set(created)) == 1
     assert [batch["id"] for batch in listed] == created[:1]
+
+
+@contextlib.contextmanager
+def _starting(environment: dict[str, str]) -> Iterator[psutil.Process]:
+    """A gateway that has no broker, and waits for it while it starts."""
+    nobody = f"amqp://nobody:nothing@127.0.0.1:{free_port()}/"
+    with subprocess.Popen(
+        [sys.executable, "-m", "gateway"],
+        env={**environment, "BATCHYARD_AMQP_URL": nobody},
+        stderr=subprocess.DEVNULL,
+    ) as child:
+        yield psutil.Process(child.pid)
+        child.kill()
+
+
+async def test_a_gateway_that_is_still_starting_gets_no_connections(
+    environment: dict[str, str], key: str, tmp_path: Path
+) -> None:
+    shared = {**environment, "BATCHYARD_SHARE_PORT": "true"}
+    with process(shared, tmp_path / "log"), _starting(shared) as starting:
+        # It has its port before it connects to anything.
+        await eventually(lambda: bool(starting.net_connections("tcp")), timeout=60)
+        for _ in range(20):
+            async with _client(shared, key) as client:
+                answer = await client.get("/v1/batches", timeout=10)
+                assert answer.status_code == 200
+        assert starting.is_running()
 
 
 def test_a_port_of_another_program_is_not_shared(environment: dict[str, str]) -> None:
