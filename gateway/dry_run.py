@@ -9,7 +9,7 @@ import time
 from collections import Counter as Count
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 from typing import Any, Literal
 
@@ -162,16 +162,19 @@ class DryRuns:
             more_errors=max(0, check.problem_count - len(errors)),
         )
 
+    def turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        """Hold the tenant's turn to look at rows."""
+        return self._slots.taken(tenant)
+
     async def run_lines(
         self, tenant: str, body: bytes, *, endpoint: str, completion_window: str
     ) -> DryRun:
-        """Report what a batch of these lines would do. Raises TransientError."""
+        """Report what a batch of these lines would do, in a turn. Raises TransientError."""
         await self._state.tenants.look()
         check = await self._check(endpoint, tenant, self._limits)
         tally = Tally(every=1 + len(body) // _COUNTED_BYTES)
-        async with self._slots.taken(tenant):
-            await self._take(await asyncio.to_thread(check.feed, body), tally)
-            await self._take(await asyncio.to_thread(check.finish), tally)
+        await self._take(await asyncio.to_thread(check.feed, body), tally)
+        await self._take(await asyncio.to_thread(check.finish), tally)
         errors = check.problems[: self._limits.problems]
         return await self._report(
             tenant,

@@ -1,6 +1,8 @@
 """A dry run of a pipeline: what its first call would ask, without creating anything."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -20,6 +22,12 @@ from shared.submission.dataset_lines import DatasetLines
 
 #: Rows of the input that are taken through the stages before the first call.
 SAMPLED_ROWS = 500
+#: Their bytes, as many as a pipeline takes together, and those of the requests that are looked at.
+_SAMPLED_BYTES, _LOOKED_AT_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
+#: Rows may be far behind in the input, and each may be slow in each stage.
+_MAX_SECONDS = 60.0
+#: Errors that are listed.
+_MAX_LISTED = 1000
 
 
 class PipelineDryRun(BaseModel):
@@ -34,7 +42,8 @@ class PipelineDryRun(BaseModel):
     )
     columns: list[str] = Field(description="Those that rows have behind the last stage.")
     rows_read: int = Field(
-        description=f"The first rows of the input that were looked at, at most {SAMPLED_ROWS}."
+        description=f"The first rows of the input that were looked at, at most {SAMPLED_ROWS}, "
+        "and fewer of large ones."
     )
     dropped: int = Field(description="How many of them filters and duplicates end.")
     errors: BatchErrors | None = Field(
@@ -72,12 +81,32 @@ class PipelineDryRuns:
     ) -> PipelineDryRun:
         """Look at the first rows; `pinned` is the input with at most SAMPLED_ROWS.
 
-        Raises InvalidInputError for stages that no row can take, and TransientError.
+        Raises InvalidInputError for stages that no row can take, and for rows that take too long;
+        and TransientError.
         """
+        try:
+            async with asyncio.timeout(_MAX_SECONDS), self._dry_runs.turn(tenant):
+                return await self._looked(tenant, declaration, pinned, columns, tokenizers)
+        except TimeoutError as error:
+            raise InvalidInputError(
+                f"The first rows took longer than {_MAX_SECONDS:g} s to the first call. Nothing is "
+                "wrong with the pipeline for that; try it with fewer rows by input.limit.",
+                param="input",
+                code="dry_run_too_slow",
+            ) from error
+
+    async def _looked(
+        self,
+        tenant: str,
+        declaration: Declaration,
+        pinned: PinnedDataset,
+        columns: Sequence[str],
+        tokenizers: Mapping[int, bytes],
+    ) -> PipelineDryRun:
         edge = planned(declaration).edges[0]
         assert edge.call is not None  # noqa: S101  # a checked pipeline has one
         source = DatasetLines(self._storage, pinned, edge.call.call.endpoint, SAMPLED_ROWS)
-        items = [_item(line) async for chunk in source.chunks() for line in chunk.splitlines()]
+        items = await _first_rows(source)
         try:
             sample = await _taken(items, edge, tokenizers)
         except StepsError as error:
@@ -88,7 +117,7 @@ class PipelineDryRuns:
         if sample.lines and not source.problems.count:
             call = await self._dry_runs.run_lines(
                 tenant,
-                b"".join(line + b"\n" for line in sample.lines),
+                b"".join(line + b"\n" for line in _within(sample.lines, _LOOKED_AT_BYTES)),
                 endpoint=edge.call.call.endpoint,
                 completion_window=declaration.completion_window,
             )
@@ -97,9 +126,31 @@ class PipelineDryRuns:
             columns=["custom_id", *columns],
             rows_read=len(items),
             dropped=sample.dropped,
-            errors=BatchErrors(data=errors) if errors else None,
+            errors=BatchErrors(data=errors[:_MAX_LISTED]) if errors else None,
             first_call=call,
         )
+
+
+async def _first_rows(source: DatasetLines) -> list[Item]:
+    """As many as are looked at together."""
+    items, size = list[Item](), 0
+    async with aclosing(source.chunks()) as chunks:
+        async for chunk in chunks:
+            for line in chunk.splitlines():
+                items.append(_item(line))
+                size += len(line)
+                if size >= _SAMPLED_BYTES:
+                    return items
+    return items
+
+
+def _within(lines: Sequence[bytes], size: int) -> Iterator[bytes]:
+    """The first lines, of so many bytes; at least one."""
+    for line in lines:
+        yield line
+        size -= len(line)
+        if size <= 0:
+            return
 
 
 async def _taken(items: Sequence[Item], edge: Edge, tokenizers: Mapping[int, bytes]) -> _Sample:

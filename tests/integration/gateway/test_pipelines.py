@@ -37,10 +37,14 @@ def gateway(
 
 
 async def _create(
-    acme: Caller, bucket: Storage, *stages: dict[str, Any], **more: Any
+    acme: Caller,
+    bucket: Storage,
+    *stages: dict[str, Any],
+    rows: str = "text,v\none,1\n",
+    **more: Any,
 ) -> httpx.Response:
     key = f"inbox/{acme.tenant}/a.csv"
-    await bucket.put(key, b"text,v\none,1\n")
+    await bucket.put(key, rows.encode())
     source = {"objects": f"s3://{bucket.bucket}/{key}", "columns": ["text"]}
     body = {"input": source, "stages": [*stages, {"call": _CALL}], **more}
     return await acme.http.post("/v1/pipelines", json=body)
@@ -118,6 +122,26 @@ async def test_a_dry_run_tells_which_rows_fail_before_the_first_call(
     [error] = found["errors"]["data"]
     assert (error["param"], error["code"]) == ("stages[0]", "invalid_row")
     assert found["first_call"] is None
+
+
+async def test_a_dry_run_takes_no_more_rows_than_a_pipeline_takes_together(
+    acme: Caller, bucket: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.pipeline_dry_run._SAMPLED_BYTES", 1)
+
+    found = (await _create(acme, bucket, dry_run=True, rows="text,v\none,1\ntwo,2\n")).json()
+
+    assert (found["rows_read"], found["first_call"]["rows"]) == (1, 1)
+
+
+async def test_a_dry_run_that_takes_too_long_says_so(
+    acme: Caller, bucket: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.pipeline_dry_run._MAX_SECONDS", 0.01)
+
+    answer = await _create(acme, bucket, dry_run=True)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "dry_run_too_slow")
 
 
 async def test_a_table_that_cannot_be_read_is_named_by_its_stage(
