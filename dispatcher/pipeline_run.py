@@ -227,7 +227,8 @@ class PipelineRun:
                 for one in self._answered(number - 1, rows, body):
                     (items if isinstance(one, Item) else failed).append(one)  # type: ignore[arg-type]  # each to its own
                 slices.append(planned.index)
-                size += len(body)
+                # What rows carry may be far more than what they were answered.
+                size += len(body) + len(msgspec.json.encode(rows))
                 if len(items) >= _MAX_ROWS or size >= _MAX_BYTES or len(slices) >= _MAX_SLICES:
                     return Work(items, failed, slices)
         if slices:

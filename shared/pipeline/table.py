@@ -23,10 +23,7 @@ def rows_table(
     require_own(output.destination, places)
     wanted = named(output.columns) or [Column(one, one) for one in (_ID, *columns)]
     require_columns(wanted, {_ID, *columns})
-    shapes, vectors = {_ID: Shape("text")}, set[str]()
-    for call in (stage.call for stage in declaration.stages if stage.call is not None):
-        shapes |= new_shapes(call)
-        vectors |= {answer_column(call)} if has_vectors(call) else set()
+    shapes, vectors = _known(declaration)
     sources = {column.source for column in wanted}
     return RowsTable(
         output.format,
@@ -35,3 +32,26 @@ def rows_table(
         {name: shape for name, shape in shapes.items() if name in sources},
         sorted(vectors & sources),
     )
+
+
+def _known(declaration: Declaration) -> tuple[dict[str, Shape], set[str]]:
+    """The shapes of the last columns of which they are known, and those that hold vectors.
+
+    A column that was dropped may come again, as something else.
+    """
+    shapes, vectors = {_ID: Shape("text")}, set[str]()
+    for stage in declaration.stages:
+        if stage.call is None:
+            continue
+        if stage.call.carry is not None:
+            kept = {_ID, *stage.call.carry}
+            shapes = {name: shape for name, shape in shapes.items() if name in kept}
+            vectors &= kept
+        new = new_shapes(stage.call)
+        vectors = vectors - new.keys()
+        if has_vectors(stage.call):
+            column = answer_column(stage.call)
+            shapes.pop(column, None)
+            vectors.add(column)
+        shapes |= new
+    return shapes, vectors

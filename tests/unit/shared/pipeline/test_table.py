@@ -17,10 +17,12 @@ _ASK = {"endpoint": _CHAT, "template": {"model": "tiny", "messages": []}, "schem
 _EMBED = {"endpoint": "/v1/embeddings", "template": {"model": "minilm", "input": "{{ text }}"}}
 
 
-def _wanted(output: dict[str, Any] | None) -> RowsTable | None:
+def _wanted(
+    output: dict[str, Any] | None, *stages: dict[str, Any], columns: tuple[str, ...] = ("text",)
+) -> RowsTable | None:
     declared = {
-        "input": {"file_id": "file-1", "columns": ["text"]},
-        "stages": [{"call": _ASK}, {"call": _EMBED}],
+        "input": {"file_id": "file-1", "columns": list(columns)},
+        "stages": list(stages) or [{"call": _ASK}, {"call": _EMBED}],
         "output": output,
     }
     declaration = Declaration.model_validate(declared)
@@ -37,6 +39,23 @@ def test_a_table_has_all_columns_in_order_with_the_types_that_are_known() -> Non
     assert wanted.shapes.keys() == {"custom_id", "answer", "n"}
     assert wanted.shapes["n"] == Shape("integer")
     assert wanted.embeddings == ["embedding"]
+
+
+def test_a_column_that_was_dropped_and_made_again_has_its_new_type() -> None:
+    split = {"split": {"column": "text", "tokens": 5, "into": "n"}}
+    dropping = {**_ASK, "carry": ["text"], "schema": None}
+    vectors = {**_EMBED, "answer": "answer", "carry": ["text"]}
+
+    other = _wanted({}, {"call": _ASK}, {"call": dropping}, split)
+    vector = _wanted({}, {"call": _ASK}, {"call": vectors})
+    text = _wanted({}, {"call": _EMBED}, {"call": {**dropping, "answer": "embedding"}})
+
+    assert other is not None
+    assert vector is not None
+    assert text is not None
+    assert other.shapes.keys() == {"custom_id", "answer"}
+    assert (vector.embeddings, vector.shapes.keys()) == (["answer"], {"custom_id"})
+    assert (text.embeddings, text.shapes.keys()) == ([], {"custom_id", "embedding"})
 
 
 def test_columns_may_be_named() -> None:
