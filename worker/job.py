@@ -210,6 +210,8 @@ class LaneJob:
         """Start what may run now; returns how many slices."""
         if started := await self._work.start_answered():
             return started
+        if started is None:
+            return 0
         engine = await self._choose_engine()
         if engine is None:
             # Nothing is claimed, and claiming is how a job learns that it was replaced.

@@ -98,6 +98,11 @@ class LaneLoad:
         """How many more rows may be settled that were answered before."""
         return _MAX_ANSWERED_ROWS - self._rows(Room.ANSWERED)
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether slices are on their way that were answered before."""
+        return self._rows(Room.ANSWERED) > 0
+
     def have_turns(self) -> set[str]:
         """The batches of which so much runs that they take no room from the others.
 

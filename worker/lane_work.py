@@ -90,17 +90,23 @@ class LaneWork:
             return 0
         return await self._start_trial(engine)
 
-    async def start_answered(self) -> int:
+    async def start_answered(self) -> int | None:
         """Start slices whose rows were all answered before, which need no engine.
 
-        Returns how many. Raises SupersededError when the lane has another job.
+        Returns how many; None if the next ones wait for those that are on their way. Raises
+        SupersededError when the lane has another job.
         """
-        rows = self._load.free_answered_rows()
-        if rows <= 0:
-            return 0
-        claims = await self._claim(
-            rows=rows, begun=True, answered=True, passing_over=self._unanswered
+        claims = await self._state.claims.take_answered(
+            self._lane.name,
+            self._job,
+            lease_seconds=self._settings.claim_seconds,
+            slices=_MAX_SLICES,
+            rows=self._load.free_answered_rows(),
+            passing_over=self._unanswered,
         )
+        if claims is None:
+            return None if self._load.has_answered else 0
+        self._hold(claims)
         for claim in claims:
             self._load.begin_direct(claim, Room.ANSWERED)
             self._keep(self._directs, self._settle_answered(claim))
@@ -203,7 +209,6 @@ class LaneWork:
         begun: bool = False,
         min_batch_rows: int = 0,
         max_batch_rows: int | None = None,
-        answered: bool = False,
         passing_over: Collection[str] = (),
     ) -> list[Claim]:
         claims = await self._state.claims.take(
@@ -216,7 +221,6 @@ class LaneWork:
             begun=begun,
             min_batch_rows=min_batch_rows,
             max_batch_rows=max_batch_rows,
-            answered=answered,
             passing_over=passing_over,
         )
         self._hold(claims)

@@ -54,15 +54,13 @@ class Claims:
         begun: bool = False,
         min_batch_rows: int = 0,
         max_batch_rows: int | None = None,
-        answered: bool = False,
         passing_over: Collection[str] = (),
     ) -> list[Claim]:
         """Claim the most urgent ready slices of the lane: up to `slices`, with up to `rows` rows.
 
         Claims none if fewer than `min_rows` rows are ready. It passes over slices of batches that
         have fewer rows in all than `min_batch_rows`, or more than `max_batch_rows`, and of those
-        whose ids it is given, and with `answered` over slices with a row that nobody has answered
-        so far. `begun` means that the slices go to the engine now; others have to
+        whose ids it is given. `begun` means that the slices go to the engine now; others have to
         `begin` first. Raises SupersededError when `job` is no longer the lane's job.
         """
         answer = await self._scripts.run(
@@ -76,10 +74,41 @@ class Claims:
             int(begun),
             min_batch_rows,
             "" if max_batch_rows is None else max_batch_rows,
-            int(answered),
+            0,
             *passing_over,
         )
         return _claims(lane, job, answer)
+
+    async def take_answered(
+        self,
+        lane: str,
+        job: str,
+        *,
+        lease_seconds: float,
+        slices: int,
+        rows: int,
+        passing_over: Collection[str] = (),
+    ) -> list[Claim] | None:
+        """Claim slices whose rows were all answered before, near the head of the ready list.
+
+        None if the first slice there is one that has more than `rows` rows. It passes over those of
+        batches whose ids it is given. Raises as `take`.
+        """
+        answer = await self._scripts.run(
+            "claim",
+            lane,
+            job,
+            int(lease_seconds * 1000),
+            min(slices, MAX_CALL_ENTRIES),
+            rows,
+            0,
+            1,
+            0,
+            "",
+            1,
+            *passing_over,
+        )
+        return None if answer == "full" else _claims(lane, job, answer)
 
     async def take_suspects(
         self, lane: str, job: str, *, lease_seconds: float, rows: int

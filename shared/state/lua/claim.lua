@@ -5,6 +5,7 @@
 -- ids of batches to pass over
 -- Returns 'superseded' when the lane has another job. Otherwise the slices (JSON), up to the first one
 -- with more rows than are left; none if fewer than the min rows are ready, or if the lane has failed.
+-- Of those that are answered, 'full' if the first slice is one that has more rows than are left.
 local lane, job, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 local max_slices, rows_free, min_rows = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local has_begun, is_for_answered, PASSED_OVER_FROM = ARGV[7] == '1', ARGV[10] == '1', 11
@@ -51,6 +52,8 @@ end
 
 if not has_enough() then return '[]' end
 local granted = {}
+-- Where so many others are ready an engine is wanted, which passes answers on as well.
+local MOST_UNANSWERED = 16
 -- How many slices at the head of the list stay where they are, because they are not asked for.
 local passed = 0
 for _ = 1, 2 * MAX_CALL_ENTRIES do
@@ -62,10 +65,14 @@ for _ = 1, 2 * MAX_CALL_ENTRIES do
   if is_passed_over or (found and not is_wanted(found.batch_rows))
     or (found and is_for_answered and not seems_answered(found.slice)) then
     passed = passed + 1
+    if is_for_answered and passed == MOST_UNANSWERED then break end
   elseif not found then
     redis.call('ZREM', ready, member)
   else
-    if found.rows > rows_free then break end
+    if found.rows > rows_free then
+      if is_for_answered and passed == 0 and #granted == 0 then return 'full' end
+      break
+    end
     rows_free = rows_free - found.rows
     granted[#granted + 1] = grant_claim(lane, job, lease_ms, ready, found, has_begun)
   end

@@ -128,6 +128,22 @@ async def test_a_batch_that_is_answered_from_the_cache_ends_without_an_engine(
     assert record.number("input_tokens") == 0
 
 
+async def test_however_many_of_its_rows_wait_for_others_no_engine_is_wanted(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One slice at a time.
+    monkeypatch.setattr("worker.lane_load._MAX_ANSWERED_ROWS", _ROWS_A_SLICE)
+    batch_id = await fleet.plan(lines(_ROWS))
+
+    async with fleet.lane_job() as wanted:
+
+        async def has_results() -> bool:
+            return (await fleet.yard.state.batches.get(batch_id)).status is Status.FINALIZING
+
+        await eventually(has_results)
+        assert not wanted.is_set()
+
+
 async def test_a_row_that_is_not_in_the_cache_wants_the_engine(fleet: Fleet) -> None:
     if fleet.has_several_pools:
         pytest.skip("Ray says whether one of several engines runs")
