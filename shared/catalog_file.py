@@ -30,12 +30,13 @@ RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
     "lora_modules": "say it as `lora`",
     "allowed_media_domains": "say it as `media_domains`",
     "enable_lora": "follows from `lora` and `tenant_lora`",
-    "distributed_executor_backend": "follows from the pool",
 }
 
 
 #: The one thing that may be said of data parallelism: that there is none.
 _ONE_COPY = ("data_parallel_size", 1)
+#: The executor that may be asked for instead of the one that follows from the pool (ADR 52).
+_WORKERS_OF_RAY = ("distributed_executor_backend", "ray")
 
 
 class CatalogError(SetupError):
@@ -253,6 +254,8 @@ def _closed_arguments(model: Model) -> Iterator[tuple[str, str]]:
     for argument, value in model.engine.items():
         if argument in RESERVED_ENGINE_ARGUMENTS:
             yield argument, f"may not be set here: {RESERVED_ENGINE_ARGUMENTS[argument]}"
+        elif argument == _WORKERS_OF_RAY[0] and (argument, value) != _WORKERS_OF_RAY:
+            yield argument, "follows from the pool, and may only be `ray`: a process for each card"
         elif argument.startswith("data_parallel_") and (argument, value) != _ONE_COPY:
             yield (
                 argument,

@@ -4,6 +4,7 @@ Serve's own way takes the better of two at random. What comes in large pieces is
 unevenly, and engines that answer fast are all alike to it.
 """
 
+import math
 from typing import Any
 
 from ray.serve.request_router import (
@@ -32,7 +33,10 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """All of them, the best first: Serve takes the first that has room."""
+        """All of them, the best first: Serve takes the first that has the fewest and has room.
+
+        It asks those of which nothing is known while others take calls.
+        """
         if pending_request is not None:
             # It pauses before it asks again when none has room.
             pending_request.routing_context.should_backoff = True
@@ -42,8 +46,8 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
             self._given[ranked[0].replica_id] = self._calls
             here = {replica.replica_id for replica in candidate_replicas}
             self._given = {id_: call for id_, call in self._given.items() if id_ in here}
-        return [[replica] for replica in ranked]
+        return [ranked]
 
-    def _load(self, replica: RunningReplica) -> tuple[int, int]:
-        calls = self.replica_queue_len_cache.get(replica.replica_id) or 0
-        return calls, self._given.get(replica.replica_id, 0)
+    def _load(self, replica: RunningReplica) -> tuple[float, int]:
+        calls = self.replica_queue_len_cache.get(replica.replica_id)
+        return math.inf if calls is None else calls, self._given.get(replica.replica_id, 0)

@@ -51,4 +51,5 @@ async def test_four_replicas_have_even_shares_of_some_thousand_rows(engine: str)
     assert answered == [ROWS] * CALLS
     assert len(shares) == REPLICAS
     assert sum(shares) == CALLS * ROWS
-    assert max(shares) <= 1.2 * min(shares)
+    # By chance it would be 1.1.
+    assert max(shares) <= 1.04 * min(shares)

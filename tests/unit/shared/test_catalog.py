@@ -285,6 +285,12 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
         ),
         ("runner: pooling", "model: x", 16, "models.org/mini.engine.model: may not be set here"),
         ("runner: pooling", "data_parallel_size: 2", 16, "data_parallel_size: data parallel eng"),
+        (
+            "runner: pooling",
+            "distributed_executor_backend: mp",
+            16,
+            "follows from the pool, and may only be `ray`",
+        ),
         ("runner: pooling", "data_parallel_backend: ray", 16, "Use `max_replicas`"),
         ("engine: {runner", "min_replicas: 3\n    engine: {runner", 13, "min_replicas 3 is above"),
         # Operators' own adapters run with several fronts (tests/engine/test_engine.py).
