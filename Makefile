@@ -110,7 +110,7 @@ clean: ## remove caches and build outputs; .venv and .batchyard stay
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find $(ROOMS) tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-$(INSTALLED): locks/$(LOCK).txt
+$(INSTALLED): locks/$(LOCK).txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
 	  echo "Batchyard needs Python 3.11 to 3.13, and '$(PYTHON)' is another version." \
 	    "Install python3.11, or name one: make install PYTHON=/path/to/python3.11" >&2; exit 1; }

@@ -19,6 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 CPU, GPU = Pool(resources={"CPU": 4}), Pool(resources={"GPU": 1})
 
 
+@pytest.fixture(autouse=True)
+def level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of vLLM, which the check sets for its own process: engines of other tests say more."""
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+
+
 def model(**fields: Any) -> Model:
     return Model(name="m", source="org/m", pools=("any",), **fields)
 

@@ -12,6 +12,7 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -579,6 +580,26 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[s
             await asyncio.sleep(0.2)
     assert results[0][0] == 200
     assert engine_core(tiny) != core
+
+
+async def test_the_core_of_a_replica_that_is_killed_ends_with_it(tiny: str) -> None:
+    from worker.engine_client import EngineClient
+    from worker.engine_errors import EngineGoneError, EngineUnavailableError
+
+    core = engine_core(tiny)
+    assert core is not None
+    replica = core.parent()
+    assert replica is not None
+    replica.kill()
+
+    # It would keep its memory, which the next one needs.
+    await eventually(lambda: not core.is_running(), timeout=10)
+    results: list[tuple[int, bytes]] = []
+    while not results:
+        with suppress(EngineGoneError, EngineUnavailableError):
+            results = await asyncio.wait_for(answers(EngineClient(tiny), [line(*chat())]), 180)
+        await asyncio.sleep(0.2)
+    assert results[0][0] == 200
 
 
 async def test_an_idle_engine_gives_its_machine_back(tiny: str) -> None:
