@@ -5,7 +5,8 @@ unevenly, and engines that answer fast are all alike to it.
 """
 
 import math
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import Any, TypeVar
 
 from ray.serve.request_router import (
     FIFOMixin,
@@ -15,15 +16,42 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
+K = TypeVar("K", bound=Hashable)
+
+
+class Turns:
+    """In which order replicas get a call."""
+
+    def __init__(self) -> None:
+        #: The number of the last call that each replica was given.
+        self._given: dict[Hashable, int] = {}
+        self._calls = 0
+
+    def next(self, calls: Mapping[K, int | None]) -> list[K]:
+        """The replicas, the best first, which gets the turn.
+
+        `calls` says how many each has, None where that is not known: it comes last.
+        """
+
+        def load(one: K) -> tuple[float, int]:
+            count = calls[one]
+            return math.inf if count is None else count, self._given.get(one, 0)
+
+        ranked = sorted(calls, key=load)
+        self._calls += 1
+        # Those that are gone are forgotten.
+        self._given = {one: call for one, call in self._given.items() if one in calls}
+        if ranked:
+            self._given[ranked[0]] = self._calls
+        return ranked
+
 
 class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
     """That of one handle; each process that calls an engine has one."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]  # Ray's
-        #: The number of the last call that each replica was given.
-        self._given: dict[Any, int] = {}
-        self._calls = 0
+        self._turns = Turns()
 
     def initialize_state(self, **_: Any) -> None:
         """There is nothing to set up."""
@@ -40,14 +68,6 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
         if pending_request is not None:
             # It pauses before it asks again when none has room.
             pending_request.routing_context.should_backoff = True
-        ranked = sorted(candidate_replicas, key=self._load)
-        if ranked:
-            self._calls += 1
-            self._given[ranked[0].replica_id] = self._calls
-            here = {replica.replica_id for replica in candidate_replicas}
-            self._given = {id_: call for id_, call in self._given.items() if id_ in here}
-        return [ranked]
-
-    def _load(self, replica: RunningReplica) -> tuple[float, int]:
-        calls = self.replica_queue_len_cache.get(replica.replica_id)
-        return math.inf if calls is None else calls, self._given.get(replica.replica_id, 0)
+        known = {replica.replica_id: replica for replica in candidate_replicas}
+        calls = {id_: self.replica_queue_len_cache.get(id_) for id_ in known}
+        return [[known[id_] for id_ in self._turns.next(calls)]]

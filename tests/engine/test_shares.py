@@ -51,5 +51,17 @@ async def test_four_replicas_have_even_shares_of_some_thousand_rows(engine: str)
     assert answered == [ROWS] * CALLS
     assert len(shares) == REPLICAS
     assert sum(shares) == CALLS * ROWS
-    # By chance it would be 1.1.
-    assert max(shares) <= 1.04 * min(shares)
+    # Who is faster for a while gets more.
+    assert max(shares) <= 1.4 * min(shares)
+
+
+def test_the_fewest_come_first_equals_in_turns_and_those_unknown_last() -> None:
+    from worker.even_router import Turns
+
+    turns = Turns()
+
+    assert turns.next({"a": 2, "b": None, "c": 1}) == ["c", "a", "b"]
+    assert [turns.next({"a": 1, "b": 1, "c": 1})[0] for _ in range(6)] == list("abcabc")
+    # One that comes anew has had no turn.
+    assert turns.next({"a": 0, "d": 0})[0] == "d"
+    assert turns.next({}) == []
