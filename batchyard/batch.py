@@ -9,8 +9,8 @@ from threading import Event
 from typing import Any, Unpack
 
 from batchyard.errors import BatchFailedError, RowsFailed
-from batchyard.options import Options
-from batchyard.requests import Template, body_of, columns_of, endpoint_of, schema_of
+from batchyard.options import Options, require_known
+from batchyard.requests import Template, body_of, endpoint_of, error_column, output_of
 from batchyard.rows import Rows, require_free, rows_of
 from batchyard.target import target_of
 from cli.client.batch_commands import error_lines
@@ -41,15 +41,13 @@ def submit(data: object, template: Template, **options: Unpack[Options]) -> "Bat
     The same rows, template and options at the same gateway are the same batch.
     Raises InvalidInputError, and what the gateway refuses.
     """
+    require_known(options)
     rows = rows_of(data)
     body = body_of(template, options)
-    columns = columns_of(body, options)
+    output = output_of(body, options, rows.answers_format)
     if not rows.count:
         raise InvalidInputError("There are no rows.")
-    require_free(rows.names, list(columns))
-    schema = schema_of(options.get("schema"))
-    output = {"format": rows.answers_format, "columns": columns}
-    output |= {} if schema is None else {"schema": schema}
+    require_free(rows.names, list(output["columns"]))
     wanted = BatchOptions(
         endpoint_of(options),
         options.get("window", "24h"),
@@ -63,16 +61,20 @@ def submit(data: object, template: Template, **options: Unpack[Options]) -> "Bat
         tempfile.TemporaryDirectory(prefix="batchyard-") as folder,
     ):
         made = _submitted(gateway, rows.file(Path(folder)), wanted, options)
-    return Batch(made, rows, options)
+    return Batch(made, rows, options, error_column(output["columns"]))
 
 
 class Batch:
     """A batch that was submitted over rows. It runs on by itself, whatever becomes of this."""
 
-    def __init__(self, batch: Mapping[str, Any], rows: Rows, options: Options) -> None:
+    def __init__(
+        self, batch: Mapping[str, Any], rows: Rows, options: Options, errors: str | None
+    ) -> None:
+        """The batch over the rows, and the answers' column that says which rows have an error."""
         self.id: str = batch["id"]
         self._rows = rows
         self._options = options
+        self._errors = errors
 
     def status(self) -> str:
         """Its status now, as docs/lifecycle.md lists them."""
@@ -103,8 +105,13 @@ class Batch:
             )
             raise
         batch = self._now(gateway)
-        table = self._joined(gateway, batch)
-        failed = batch["request_counts"]["total"] - batch["request_counts"]["completed"]
+        with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
+            answers = self._answers(gateway, batch, Path(folder))
+            table = self._joined(answers)
+            if self._errors is None:
+                failed = batch["request_counts"]["total"] - batch["request_counts"]["completed"]
+            else:
+                failed = self._rows.failed(answers, self._errors)
         if failed and self._options.get("check", False):
             raise RowsFailed(table, failed, self.id)
         return table
@@ -120,17 +127,18 @@ class Batch:
                 if stop is not None and stop.is_set() and not _has_ended(batch):
                     raise StoppedError
 
-    def _joined(self, gateway: Gateway, batch: Mapping[str, Any]) -> Any:
+    def _answers(self, gateway: Gateway, batch: Mapping[str, Any], folder: Path) -> list[Path]:
         found = batch.get("table") or {}
         if batch["status"] == Status.FAILED or not found.get("file_ids"):
             raise self._failure(batch, found)
-        with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
-            try:
-                answers = list(_downloaded(gateway, found["file_ids"], Path(folder)))
-            except NotFoundError as error:
-                text = f"The answers of {self.id} are no longer kept. {_AGAIN}"
-                raise NotFoundError(text) from error
-            table, count = self._rows.joined(answers)
+        try:
+            return list(_downloaded(gateway, found["file_ids"], folder))
+        except NotFoundError as error:
+            text = f"The answers of {self.id} are no longer kept. {_AGAIN}"
+            raise NotFoundError(text) from error
+
+    def _joined(self, answers: list[Path]) -> Any:
+        table, count = self._rows.joined(answers)
         if count != self._rows.count:
             raise BatchFailedError(
                 f"{self.id} has answers to {count} rows, and there are {self._rows.count}.",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from batchyard.rows import require_distinct
 from shared.errors import InvalidInputError
 
 try:
@@ -18,6 +19,8 @@ except ModuleNotFoundError as missing:
 
 #: The same rows make the same bytes, however they lie in memory: by them a batch is found again.
 _ROWS_TOGETHER = 65_536
+#: What Arrow raises for values that are none of its own.
+_NO_ARROW = (pa.ArrowException, ValueError, TypeError)
 
 
 class ArrowRows:
@@ -28,7 +31,11 @@ class ArrowRows:
     def __init__(
         self, table: pa.Table, join: Callable[[pa.Table], Any], path: Path | None = None
     ) -> None:
-        """The rows, what makes the caller's kind of the answers, and the file that has the rows."""
+        """The rows, what makes the caller's kind of the answers, and the file that has the rows.
+
+        Raises InvalidInputError if two columns have one name.
+        """
+        require_distinct(table.column_names)
         self._table = table
         self.join = join
         self._path = path
@@ -40,15 +47,22 @@ class ArrowRows:
             return self._path
         path = folder / "rows.parquet"
         schema = self._table.schema.remove_metadata()
-        with pq.ParquetWriter(path, schema) as writer:
-            for start in range(0, self.count, _ROWS_TOGETHER):
-                some = self._table.slice(start, _ROWS_TOGETHER).combine_chunks()
-                writer.write_table(some.replace_schema_metadata(None))
+        try:
+            with pq.ParquetWriter(path, schema) as writer:
+                for start in range(0, self.count, _ROWS_TOGETHER):
+                    some = self._table.slice(start, _ROWS_TOGETHER).combine_chunks()
+                    writer.write_table(some.replace_schema_metadata(None))
+        except pa.ArrowException as error:
+            raise InvalidInputError("The table has a column that Parquet cannot hold.") from error
         return path
 
     def joined(self, answers: Sequence[Path]) -> tuple[Any, int]:
         made = pa.concat_tables(map(pq.read_table, answers), promote_options="permissive")
         return (self.join(made) if made.num_rows == self.count else None), made.num_rows
+
+    def failed(self, answers: Sequence[Path], column: str) -> int:
+        tables = [pq.read_table(path, columns=[column]) for path in answers]
+        return sum(table.num_rows - table[column].null_count for table in tables)
 
 
 def of_arrow(table: pa.Table) -> ArrowRows:
@@ -74,21 +88,30 @@ def of_pandas(frame: Any) -> ArrowRows:
         made = answers.to_pandas(types_mapper=kinds.get)
         return frame.assign(**{str(name): made[name].array for name in made})
 
+    require_distinct(list(map(str, frame.columns)))
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InvalidInputError(_mixed(error)) from error
+    except _NO_ARROW as error:
+        raise InvalidInputError(_unsent(frame)) from error
     return ArrowRows(table, joined)
 
 
 def of_polars(frame: Any) -> ArrowRows:
-    """The rows of a Polars DataFrame."""
+    """The rows of a Polars DataFrame. Raises InvalidInputError."""
     import polars as pl
 
     def joined(answers: pa.Table) -> Any:
         return frame.hstack(pl.DataFrame(answers))
 
-    return ArrowRows(frame.to_arrow(), joined)
+    if objects := [name for name, kind in frame.schema.items() if kind == pl.Object]:
+        raise InvalidInputError(f"The DataFrame's column '{objects[0]}' has Python's own objects.")
+    try:
+        table = frame.to_arrow()
+    except pa.ArrowException as error:
+        raise InvalidInputError(
+            "The DataFrame has a column of a type that Arrow has not."
+        ) from error
+    return ArrowRows(table, joined)
 
 
 def of_file(path: Path) -> ArrowRows:
@@ -96,6 +119,8 @@ def of_file(path: Path) -> ArrowRows:
     read = {".parquet": pq.read_table, ".pq": pq.read_table, ".csv": _csv}
     try:
         table = read.get(path.suffix.lower(), _ipc)(path)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{path}: it is not UTF-8.") from error
     except (pa.ArrowException, csv.Error, ValueError) as error:
         raise InvalidInputError(f"{path}: it is not what its name says.") from error
     rows = of_arrow(table)
@@ -110,13 +135,28 @@ def _ipc(path: Path) -> pa.Table:
 def _csv(path: Path) -> pa.Table:
     """Values are texts as they stand, as the gateway reads them."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        names, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
+        reader = csv.reader(file, strict=True)
+        filled = (row for row in reader if row)
+        names, rows = next(filled, []), list[list[str]]()
+        for row in filled:
+            if len(row) != len(names):
+                raise InvalidInputError(
+                    f"{path}: line {reader.line_num} has {len(row)} values, and there are "
+                    f"{len(names)} columns."
+                )
+            rows.append(row)
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
     return pa.table([pa.array(column, pa.string()) for column in columns], names=names)
 
 
-def _mixed(error: Exception) -> str:
-    # Arrow's words quote a value, and name the column at their end.
-    _, _, column = str(error.args[-1]).rpartition("for column ")
-    where = f" {column.split(' ')[0]}" if column else ""
-    return f"The DataFrame's column{where} has values of several types, or of a type without rows."
+def _unsent(frame: Any) -> str:
+    """Which column of a pandas DataFrame is none of Arrow's, whose own words quote values."""
+    for name, column in frame.items():
+        try:
+            pa.Array.from_pandas(column)
+        except _NO_ARROW:
+            return (
+                f"The DataFrame's column '{name}' has values of several types, or of a type that "
+                "Arrow has not."
+            )
+    return "The DataFrame has a column that Arrow has not."

@@ -5,6 +5,8 @@ from typing import Any, TypedDict
 
 from pydantic import BaseModel
 
+from shared.errors import InvalidInputError
+
 Schema = Mapping[str, Any] | type[BaseModel]
 
 
@@ -14,6 +16,8 @@ class Options(TypedDict, total=False):
     model: str
     #: The JSON schema of the answers, or a pydantic model: its fields become typed columns.
     schema: Schema
+    #: How often a row is asked again whose answer does not fit the schema.
+    retries: int
     endpoint: str
     #: More fields of each request, such as `{"max_tokens": 20}`.
     body: Mapping[str, Any]
@@ -39,3 +43,11 @@ class Options(TypedDict, total=False):
     api_key: str
     #: A context of the command line instead.
     context: str
+
+
+def require_known(options: Mapping[str, object]) -> None:
+    """Raises InvalidInputError if one of them is no option, such as a field of requests."""
+    if unknown := [name for name in options if name not in Options.__annotations__]:
+        raise InvalidInputError(
+            f"There is no option '{unknown[0]}'. Fields of the requests stand in body={{…}}."
+        )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from batchyard.options import Options
+from batchyard.options import Options, require_known
 from batchyard.requests import Template
 from batchyard.running import run as run_rows
 from batchyard.target import target_of
@@ -25,7 +25,11 @@ class BatchyardModel:
     """
 
     def __init__(self, template: Template, **options: Unpack[Options]) -> None:
-        """As `batchyard.run`. Without `base_url`, each worker looks for it."""
+        """As `batchyard.run`. Without `base_url`, each worker looks for it.
+
+        Raises InvalidInputError.
+        """
+        require_known(options)
         self._template = template
         self._options: Options = {**options, "progress": False}
 
@@ -45,6 +49,7 @@ def run(
     The gateway and the key of the calling program go to the workers. Blocks are asked as they are:
     `dataset.repartition` changes how many rows are a batch.
     """
+    require_known(options)
     target = target_of(options.get("base_url"), options.get("api_key"), options.get("context"))
     asked: dict[str, Any] = {**options, "base_url": target.url, "api_key": target.key}
     asked.pop("context", None)

@@ -46,10 +46,27 @@ def body_of(template: Template, options: Options) -> dict[str, Any]:
     return body if schema is None else {**_form(endpoint, schema), **body}
 
 
+def output_of(body: Mapping[str, Any], options: Options, answers_format: str) -> dict[str, Any]:
+    """The table that a batch is to make of its answers. Raises InvalidInputError."""
+    schema, retries = schema_of(options.get("schema")), options.get("retries", 0)
+    output = {"format": answers_format, "columns": columns_of(body, options)}
+    output |= {} if schema is None else {"schema": schema}
+    return output | ({"retries": retries} if retries else {})
+
+
+def error_column(columns: Mapping[str, str]) -> str | None:
+    """The column that says of a row that it has an error; None without one."""
+    found = (name for name, source in columns.items() if source in ("error_code", "error"))
+    return next(found, None)
+
+
 def columns_of(body: Mapping[str, Any], options: Options) -> dict[str, str]:
     """The answers' columns: what each has, by its name. Raises InvalidInputError."""
     columns = options.get("columns")
     given: dict[str, Any] = {"schema": schema_of(options.get("schema"))}
+    given["retries"] = options.get("retries", 0)
+    if isinstance(columns, str):
+        columns = [columns]
     if columns is not None:
         given["columns"] = dict(columns) if isinstance(columns, Mapping) else list(columns)
     try:
@@ -60,7 +77,14 @@ def columns_of(body: Mapping[str, Any], options: Options) -> dict[str, str]:
         raise InvalidInputError(f"Invalid '{place}': {first['msg']}.") from error
     found = wanted_table(output, endpoint=endpoint_of(options), template=body).columns
     prefix = options.get("prefix", "")
-    return {prefix + one.name: one.source for one in found if _is_wanted(one, columns)}
+    made = {prefix + one.name: one.source for one in found if _is_wanted(one, columns)}
+    # Without a schema, the batch counts the rows that failed.
+    is_judged = options.get("schema") is not None and options.get("check", False)
+    if is_judged and error_column(made) is None:
+        raise InvalidInputError(
+            "check=True with a schema needs the column 'error' or 'error_code'."
+        )
+    return made
 
 
 def schema_of(schema: Schema | None) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """The rows that are asked: how they are sent, and how the answers' columns stand beside them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -27,6 +27,10 @@ class Rows(Protocol):
         """The table with the columns of these files beside its own, and how many rows they have."""
         ...
 
+    def failed(self, answers: Sequence[Path], column: str) -> int:
+        """How many rows of these files have something in the column."""
+        ...
+
 
 class Records:
     """Dictionaries, one for each row. Needs no library."""
@@ -44,15 +48,22 @@ class Records:
         if self._path is not None:
             return self._path
         path = folder / "rows.jsonl"
-        with path.open("w", encoding="utf-8") as file:
+        with path.open("wb") as file:
             for number, row in enumerate(self._rows):
-                file.write(f"{_line(row, number)}\n")
+                file.write(_line(row, number) + b"\n")
         return path
 
     def joined(self, answers: Sequence[Path]) -> tuple[Any, int]:
-        lines = b"".join(path.read_bytes() for path in answers).splitlines()
-        made = [json.loads(line) for line in lines]
+        made = list(_objects(answers))
         return [{**row, **answer} for row, answer in zip(self._rows, made, strict=False)], len(made)
+
+    def failed(self, answers: Sequence[Path], column: str) -> int:
+        return sum(row[column] is not None for row in _objects(answers))
+
+
+def _objects(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    for path in paths:
+        yield from map(json.loads, path.read_bytes().splitlines())
 
 
 def records_in(path: Path) -> Records:
@@ -77,22 +88,24 @@ def rows_of(data: object) -> Rows:
 
     Raises InvalidInputError.
     """
-    kind = type(data)
-    match kind.__module__.partition(".")[0], kind.__name__:
-        case "pandas", "DataFrame":
-            from batchyard.frames import of_pandas
+    # Also of a class that is derived from one of them.
+    for kind in type(data).__mro__:
+        match kind.__module__.partition(".")[0], kind.__name__:
+            case "pandas", "DataFrame":
+                from batchyard.frames import of_pandas
 
-            return of_pandas(data)
-        case "polars", "DataFrame":
-            from batchyard.frames import of_polars
+                return of_pandas(data)
+            case "polars", "DataFrame":
+                from batchyard.frames import of_polars
 
-            return of_polars(data)
-        case "pyarrow", "Table":
-            from batchyard.frames import of_arrow
+                return of_polars(data)
+            case "pyarrow", "Table":
+                from batchyard.frames import of_arrow
 
-            return of_arrow(data)
-        case _:
-            return _of_python(data)
+                return of_arrow(data)
+            case _:
+                pass
+    return _of_python(data)
 
 
 def _of_python(data: object) -> Rows:
@@ -129,8 +142,29 @@ def require_free(names: Sequence[str], new: Sequence[str]) -> None:
         raise InvalidInputError(f"The rows have {shown} already. Use prefix='…' for the answers.")
 
 
-def _line(row: Mapping[str, Any], number: int) -> str:
+def require_distinct(names: Sequence[str]) -> None:
+    """Raises InvalidInputError if two columns have one name."""
+    if len(set(names)) < len(names):
+        name = next(name for place, name in enumerate(names) if name in names[:place])
+        raise InvalidInputError(f"The rows have two columns '{name}'.")
+
+
+def _line(row: Mapping[str, Any], number: int) -> bytes:
     try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False)
+        return _encoded(row)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"Row {number} has a value that is no JSON.") from error
+        raise InvalidInputError(f"Row {number}: {_unsent(row)} is no JSON.") from error
+
+
+def _unsent(row: Mapping[str, Any]) -> str:
+    for name, value in row.items():
+        try:
+            _encoded({name: value})
+        except (TypeError, ValueError):
+            return f"the value of '{name}'".encode(errors="replace").decode()
+    return "its value"
+
+
+def _encoded(row: Mapping[str, Any]) -> bytes:
+    # Half a surrogate pair is no UTF-8.
+    return json.dumps(row, ensure_ascii=False, allow_nan=False).encode()

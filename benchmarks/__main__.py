@@ -27,7 +27,8 @@ from benchmarks.index_growth import index_growth
 from benchmarks.lane_waits import lane_waits
 from benchmarks.lanes import CASES, Scale
 from benchmarks.large_inputs import million_rows, validation
-from benchmarks.live import live_and_batch, live_calls
+from benchmarks.live import live_calls
+from benchmarks.live_and_batch import Phase, live_and_batch, live_and_batch_on_two
 from benchmarks.page_costs import page_costs
 from benchmarks.prefixes import prefixes
 from benchmarks.redis_bytes import redis_bytes
@@ -196,11 +197,16 @@ def main() -> None:
         "prefixes",
         "live",
         "live-and-batch",
+        "live-and-batch-2",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []])
     parser.add_argument("--turns", type=int, default=3, help="how often to measure both sides")
+    parser.add_argument(
+        "--seconds", type=float, default=Phase().seconds, help="of a phase of live-and-batch"
+    )
     options = parser.parse_args()
+    phase = Phase(seconds=options.seconds)
     wanted = options.names or names
     figures: list[Figure] = []
     alone: dict[str, Callable[[], list[Figure]]] = {
@@ -214,6 +220,7 @@ def main() -> None:
         "index": index_growth,
         "redis-bytes": redis_bytes,
         "prefixes": lambda: prefixes(turns=options.turns),
+        "live-and-batch-2": lambda: live_and_batch_on_two(turns=options.turns, phase=phase),
         **({} if _GPU.exists() else {"lanes": lane_waits}),
     }
     for name in wanted:
@@ -222,10 +229,10 @@ def main() -> None:
             figures += alone[name]()
             publish(figures, _RESULTS)
     if with_fleet := [name for name in wanted if name not in alone]:
-        _measure_fleet(with_fleet, options.turns, figures)
+        _measure_fleet(with_fleet, options.turns, phase, figures)
 
 
-def _measure_fleet(names: list[str], turns: int, figures: list[Figure]) -> None:
+def _measure_fleet(names: list[str], turns: int, phase: Phase, figures: list[Figure]) -> None:
     with running_fleet() as fleet:
         cold_file = fleet.upload(CHAT, 1, tokens=16)
         cold_seconds = fleet.seconds(CHAT, cold_file)
@@ -243,7 +250,7 @@ def _measure_fleet(names: list[str], turns: int, figures: list[Figure]) -> None:
             ],
             "ending": lambda: ending(fleet),
             "live": lambda: live_calls(fleet, turns=turns),
-            "live-and-batch": lambda: live_and_batch(fleet, turns=turns),
+            "live-and-batch": lambda: live_and_batch(fleet, turns=turns, phase=phase),
         }
         for name in names:
             print(f"measuring  {name}", flush=True)

@@ -9,15 +9,16 @@ from itertools import islice
 from pathlib import Path
 
 import psutil
+import yaml
 from openai import OpenAI
 from openai.types import Batch
 
 from benchmarks.rows import CHAT, EMBEDDINGS, URLS, lines
 from cli.fleet import Fleet, Options
-from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL
+from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
 
 MODELS = {CHAT: CHAT_MODEL, EMBEDDINGS: EMBED_MODEL}
-_FINAL = ("completed", "failed", "expired", "cancelled")
+FINAL = ("completed", "failed", "expired", "cancelled")
 
 
 def bare_environment() -> dict[str, str]:
@@ -53,12 +54,12 @@ class BenchFleet:
     def cancel(self, batch: Batch) -> None:
         """Return when the batch has been cancelled."""
         self.client.batches.cancel(batch.id)
-        while self.client.batches.retrieve(batch.id).status not in _FINAL:
+        while self.client.batches.retrieve(batch.id).status not in FINAL:
             time.sleep(0.1)
 
     def finish(self, batch: Batch) -> Batch:
         """The batch once it has completed."""
-        while (batch := self.client.batches.retrieve(batch.id)).status not in _FINAL:
+        while (batch := self.client.batches.retrieve(batch.id)).status not in FINAL:
             time.sleep(0.05)
         _require_completed(batch)
         return batch
@@ -73,7 +74,7 @@ class BenchFleet:
             time.sleep(1)
             newest = list(islice(self.client.batches.list(limit=100), len(batches)))
             assert {batch.id for batch in newest} == {batch.id for batch in batches}
-            if all(batch.status in _FINAL for batch in newest):
+            if all(batch.status in FINAL for batch in newest):
                 break
         for batch in newest:
             _require_completed(batch)
@@ -83,6 +84,17 @@ class BenchFleet:
         began = time.perf_counter()
         self.finish(self.create(kind, file_id))
         return time.perf_counter() - began
+
+    def wait_for_replicas(self, kind: str, count: int) -> None:
+        """Return when so many engines of the kind's model take live calls."""
+        while self.replicas(kind) < count:
+            time.sleep(1)
+
+    def replicas(self, kind: str) -> int:
+        """How many engines of the kind's model run."""
+        # The field is ours.
+        more = self.client.models.retrieve(self.models[kind]).model_extra or {}
+        return int(more["replicas"])
 
     def gateway(self) -> psutil.Process:
         assert self.fleet.gateway.pid is not None
@@ -105,12 +117,25 @@ def _require_completed(batch: Batch) -> None:
 
 
 @contextmanager
-def running_fleet() -> Iterator[BenchFleet]:
-    """A fleet in its own folder; both are removed afterwards."""
+def running_fleet(*, replicas: int = 1) -> Iterator[BenchFleet]:
+    """A fleet in its own folder; both are removed afterwards.
+
+    The chat model has so many engines from the start, if they are more than one.
+    """
     with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as folder:
-        fleet = Fleet(Options(Path(folder)), report=print)
+        catalog = None if replicas == 1 else _catalog(Path(folder), replicas)
+        fleet = Fleet(Options(Path(folder), catalog=catalog), report=print)
         try:
             fleet.start()
-            yield BenchFleet(fleet)
+            yield BenchFleet(fleet, catalog=catalog)
         finally:
             fleet.stop()
+
+
+def _catalog(folder: Path, replicas: int) -> Path:
+    """The demo's, with so many engines of the chat model."""
+    made = yaml.safe_load(make_catalog(folder, []).read_text())
+    made["models"][CHAT_MODEL] |= {"min_replicas": replicas, "max_replicas": replicas}
+    path = folder / "bench-catalog.yaml"
+    path.write_text(yaml.safe_dump(made))
+    return path

@@ -1,9 +1,11 @@
-"""`python -m benchmarks.finaliser_memory`: what it takes to finish a batch of 200 MB.
+"""`python -m benchmarks.finaliser_memory`: what it takes to finish batches of 200 MB.
 
-A hundred parts of 2 MB lie in a real S3; a separate process finishes the batch, and reports its
-maximum growth in memory, and how many MB a second of its core is enough for.
+The parts of each lie in a real S3, a hundred of 2 MB or as `--row-kib` makes them; a separate
+process finishes all `--batches` at once, and reports its maximum growth in memory, and how many MB
+a second of its core is enough for.
 """
 
+import argparse
 import asyncio
 import json
 import secrets
@@ -23,21 +25,25 @@ from shared.slices import Part, Slice, SliceUsage
 from shared.state import State
 from shared.storage import Storage
 
-_PARTS = 100
+_BATCH_KIB = 200 * 1024
 _ROWS_A_PART = 128
-_ROW_BYTES = 16 * 1024
+#: Of each batch that is finished.
 _GOAL_MEBIBYTES = 64
 _MEBIBYTE = 1024 * 1024
 _LANE = "m@gpu"
-_SMALL, _LARGE = ids.batch_id("acme", "small"), ids.batch_id("acme", "large")
+_SMALL = ids.batch_id("acme", "small")
 
 
-def _row(batch_id: str, row: int) -> bytes:
+def _large(batches: int) -> list[str]:
+    return [ids.batch_id("acme", f"large-{number}") for number in range(batches)]
+
+
+def _row(batch_id: str, row: int, size: int) -> bytes:
     head = f'{{"id":"{ids.result_id(batch_id, row)}","custom_id":"row-{row}","response":"'
-    return head.encode() + b"x" * (_ROW_BYTES - len(head) - 3) + b'"}\n'
+    return head.encode() + b"x" * (size - len(head) - 3) + b'"}\n'
 
 
-async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> None:
+async def _make(state: State, storage: Storage, batch_id: str, parts: int, row_bytes: int) -> None:
     """A batch that is ready to be finished; every tenth row of a part is an error."""
     rows = parts * _ROWS_A_PART
     fields: dict[str, str | int] = {
@@ -67,48 +73,59 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> No
     for claim in claims:
         first = claim.slice.first_row
         numbers = range(first, first + _ROWS_A_PART)
-        output = b"".join(_row(batch_id, row) for row in numbers if row % 10)
-        error = b"".join(_row(batch_id, row) for row in numbers if not row % 10)
+        output = b"".join(_row(batch_id, row, row_bytes) for row in numbers if row % 10)
+        error = b"".join(_row(batch_id, row, row_bytes) for row in numbers if not row % 10)
         key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
         etag = (await storage.put(key, output + error)).etag
         part = Part(key, etag, len(output), len(error), _ROWS_A_PART, SliceUsage(_ROWS_A_PART))
         await state.claims.commit(claim, part)
 
 
-async def _finish(redis_url: str, *where: str) -> None:
-    """Finish a small batch to warm up, then the large one; print its growth and seconds."""
+async def _finish(redis_url: str, batches: int, *where: str) -> None:
+    """Finish a small batch to warm up, then the large ones; print its growth and seconds."""
     state, storage = State(redis_url), Storage(*where)
     finaliser = Finaliser(state, storage, output_seconds=60)
     await finaliser.finish(_SMALL)
     process = psutil.Process()
     before = peak = process.memory_info().rss
     began, used = time.perf_counter(), time.process_time()
-    finishing = asyncio.create_task(finaliser.finish(_LARGE))
+    finishing = asyncio.gather(*map(finaliser.finish, _large(batches)))
     while not finishing.done():
         await asyncio.wait([finishing], timeout=0.05)
         peak = max(peak, process.memory_info().rss)
     await finishing
     seconds, used = time.perf_counter() - began, time.process_time() - used
-    is_completed = (await state.batches.get(_LARGE)).status is Status.COMPLETED
+    ends = [(await state.batches.get(one)).status for one in _large(batches)]
+    is_completed = set(ends) == {Status.COMPLETED}
     print(json.dumps([(peak - before) / _MEBIBYTE, seconds, used, is_completed]))
     await state.close()
     storage.close()
 
 
-async def _prepare(redis_url: str, where: tuple[str, ...]) -> None:
+async def _prepare(
+    redis_url: str, where: tuple[str, ...], parts: int, row_bytes: int, batches: int
+) -> None:
     state, storage = State(redis_url), Storage(*where)
     await storage.prepare()
-    await _make(state, storage, _SMALL, 2)
-    await _make(state, storage, _LARGE, _PARTS)
+    await _make(state, storage, _SMALL, 2, row_bytes)
+    for batch_id in _large(batches):
+        await _make(state, storage, batch_id, parts, row_bytes)
     await state.close()
     storage.close()
 
 
 def main() -> int:
     """Exit code 1 when the growth is above the goal."""
-    if len(sys.argv) > 1:
-        asyncio.run(_finish(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, default=1)
+    parser.add_argument("--row-kib", type=int, default=16)
+    parser.add_argument("--finish", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.finish:
+        redis_url, *where = options.finish
+        asyncio.run(_finish(redis_url, options.batches, *where))
         return 0
+    parts = max(1, _BATCH_KIB // (_ROWS_A_PART * options.row_kib))
     with tempfile.TemporaryDirectory(prefix="finaliser-memory-") as folder:
         keys = secrets.token_hex(10), secrets.token_hex(20)
         redis = Redis(Path(folder), secrets.token_hex(8))
@@ -116,24 +133,24 @@ def main() -> int:
         try:
             redis.start()
             s3.start()
-            where = (s3.endpoint, *keys, "finaliser-memory")
-            asyncio.run(_prepare(redis.url, where))
-            ended = subprocess.run(
-                [sys.executable, "-m", "benchmarks.finaliser_memory", redis.url, *where],
-                stdout=subprocess.PIPE,
-                check=True,
-            )
+            own = (s3.endpoint, *keys, "finaliser-memory")
+            row_bytes = options.row_kib * 1024
+            asyncio.run(_prepare(redis.url, own, parts, row_bytes, options.batches))
+            command = [sys.executable, "-m", "benchmarks.finaliser_memory"]
+            command += ["--batches", str(options.batches), "--finish", redis.url, *own]
+            ended = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         finally:
             redis.kill()
             s3.kill()
     growth, seconds, used, is_completed = json.loads(ended.stdout.splitlines()[-1])
-    size = _PARTS * _ROWS_A_PART * _ROW_BYTES / _MEBIBYTE
+    size = options.batches * parts * _ROWS_A_PART * options.row_kib / 1024
+    goal = options.batches * _GOAL_MEBIBYTES
     print(
-        f"{size:.0f} MiB in {_PARTS} parts: finished in {seconds:.1f} s, "
-        f"memory grew by {growth:.1f} MiB (goal: at most {_GOAL_MEBIBYTES}); "
+        f"{size:.0f} MiB in {options.batches} x {parts} parts: finished in {seconds:.1f} s, "
+        f"memory grew by {growth:.1f} MiB (goal: at most {goal}); "
         f"{used:.1f} s of a core, {size / used:.0f} MiB for each"
     )
-    return 0 if is_completed and growth <= _GOAL_MEBIBYTES else 1
+    return 0 if is_completed and growth <= goal else 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Rows go over Ray Serve to a real replica, with its queue, vLLM's own OpenAI layer and vLLM's core;
 only the model computes nothing. CPU seconds mean something on a busy machine, too; rates do not.
     python -m benchmarks.front [short|long|embeddings ...] [--rows N] [--fronts N] [--spy FILE]
+The shapes `text` and `ids`, and `embeddings` and `embeddings-ids`, are the same prompts, as texts
+and as tokens that were made before.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +28,6 @@ from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
 from shared.catalog import Catalog
 from shared.ordering.work import Work
-from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 
 #: The first rows after a start are several times slower.
 WARM_UP_ROWS = 500
@@ -38,9 +39,21 @@ class Shape(NamedTuple):
 
     kind: str
     tokens: int
+    #: A prompt as it is, without the conversation around it.
+    is_plain: bool = False
+    #: The prompt's tokens in place of its text.
+    as_ids: bool = False
 
 
-SHAPES = {"short": Shape(CHAT, 4), "long": Shape(CHAT, 64), "embeddings": Shape(EMBEDDINGS, 0)}
+SHAPES = {
+    "short": Shape(CHAT, 4),
+    "long": Shape(CHAT, 64),
+    "embeddings": Shape(EMBEDDINGS, 0),
+    "text": Shape(CHAT, 4, is_plain=True),
+    "ids": Shape(CHAT, 4, is_plain=True, as_ids=True),
+    "embeddings-ids": Shape(EMBEDDINGS, 0, as_ids=True),
+}
+_COMPLETIONS = "/v1/completions"
 
 
 def main() -> None:
@@ -49,7 +62,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--seats", type=int, default=256)
     parser.add_argument("--fronts", type=int, default=1)
-    parser.add_argument("--rows-per-call", type=int, default=ROWS_PER_ENGINE_CALL)
+    parser.add_argument("--rows-per-call", type=int, default=64)
     parser.add_argument("--spy", type=Path, help="record the replica with py-spy into this file")
     options = parser.parse_args()
     if unknown := set(options.shapes) - set(SHAPES):
@@ -123,6 +136,7 @@ async def _measure(
     ray.init("local", num_cpus=16, log_to_driver=False, include_dashboard=False)
     client = EngineClient(ensure_engine(catalog, catalog.lane_of(shape.kind)))
     numbers = iter(range(10**9))
+    ids = _tokenizer(catalog.model(shape.kind).source) if shape.as_ids else None
     step = options.rows_per_call
     calls = asyncio.Semaphore(max(1, ROWS_AT_ONCE // step))
     messages = 0
@@ -130,7 +144,7 @@ async def _measure(
     async def one(some: list[str]) -> None:
         nonlocal messages
         async with calls:
-            lines = [_line(shape, text) for text in some]
+            lines = [_line(shape, text if ids is None else ids(text)) for text in some]
             works = [Work("bench", next(numbers), "bench", 0, 0.0, 0.0, 1.0) for _ in some]
             async with contextlib.aclosing(client.run_lines(lines, works)) as groups:
                 async for group in groups:
@@ -158,13 +172,30 @@ async def _measure(
     return options.rows / seconds, cost
 
 
-def _line(shape: Shape, text: str) -> bytes:
-    what = body(shape.kind, text, model=shape.kind, tokens=shape.tokens)
-    return json.dumps({"custom_id": "row", "url": URLS[shape.kind], "body": what}).encode()
+def _tokenizer(source: str) -> Callable[[str], list[int]]:
+    """The model's own, with the tokens that it puts around a prompt."""
+    from transformers import AutoTokenizer
+
+    encode: Callable[[str], list[int]] = AutoTokenizer.from_pretrained(source).encode
+    return encode
+
+
+def _line(shape: Shape, prompt: str | list[int]) -> bytes:
+    """The line of a request; a prompt is its text or its tokens."""
+    url, what = URLS[shape.kind], body(shape.kind, "", model=shape.kind, tokens=shape.tokens)
+    if shape.is_plain:
+        url = _COMPLETIONS
+        del what["messages"]
+        what["prompt"] = prompt
+    elif shape.kind == EMBEDDINGS:
+        what["input"] = prompt
+    else:
+        what["messages"][0]["content"] = prompt
+    return json.dumps({"custom_id": "row", "url": url, "body": what}).encode()
 
 
 def _kind(process: psutil.Process) -> str:
-    kinds = {"VLLM::EngineCore": "core", "worker.front_server": "fronts", ":engine": "replica"}
+    kinds = {"VLLM::EngineCore": "core", "worker.fork_server": "fronts", ":engine": "replica"}
     command = " ".join(process.cmdline())
     return next((kind for mark, kind in kinds.items() if mark in command), "ray")
 

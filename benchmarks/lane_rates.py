@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ _WARM_UP_ROWS = 2_000
 #: Of the batch that a large one is compared with.
 _SMALL_ROWS = 10_000
 _WATCH_SECONDS = 2.0
+_LEDGER_SECONDS = 1.0
 _FINAL = ("completed", "failed", "expired", "cancelled")
 #: The kinds of processes, by what their command has.
 _KINDS = {
@@ -58,11 +59,35 @@ _KINDS = {
 }
 
 
+class CpuLedger:
+    """CPU seconds of the fleet by kind of process; this one, which is its client, does not count.
+
+    Nobody waits for Ray's processes, so it looks again and again: what one has spent would be
+    forgotten with it.
+    """
+
+    def __init__(self) -> None:
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        self._seen: dict[psutil.Process, float] = {}
+        self._lock = threading.Lock()
+
+    def look(self) -> dict[str, float]:
+        """What has been spent since the first look."""
+        with self._lock:
+            for kind, process in _processes():
+                with suppress(psutil.Error):
+                    now = sum(process.cpu_times()[:2])
+                    self._spent[kind] += now - self._seen.get(process, 0.0)
+                    self._seen[process] = now
+            return dict(self._spent)
+
+
 class StubFleet:
     """A fleet that runs, seen by its tenant and by its processes."""
 
-    def __init__(self, yard: BenchYard, shares: Path) -> None:
+    def __init__(self, yard: BenchYard, shares: Path, cpu: CpuLedger) -> None:
         self.yard = yard
+        self.cpu = cpu
         self._shares = shares
         self.client = OpenAI(base_url=f"{yard.address}/v1", api_key=yard.api_key, timeout=900)
 
@@ -72,7 +97,7 @@ class StubFleet:
             file.writelines(_lines(kind, rows))
             file.seek(0)
             input_file = self.client.files.create(file=("rows.jsonl", file.file), purpose="batch")
-        before, began = sum(cpu_seconds().values()), time.perf_counter()
+        before, began = sum(self.cpu.look().values()), time.perf_counter()
         batch: Any = self.client.batches.create(
             input_file_id=input_file.id,
             endpoint=URLS[kind],  # type: ignore[arg-type]
@@ -81,7 +106,7 @@ class StubFleet:
         while batch.status not in _FINAL:
             time.sleep(0.2)
             batch = self.client.batches.retrieve(batch.id)
-        seconds, spent = time.perf_counter() - began, sum(cpu_seconds().values()) - before
+        seconds, spent = time.perf_counter() - began, sum(self.cpu.look().values()) - before
         if batch.status != "completed" or batch.request_counts.completed != rows:
             raise RuntimeError(f"The batch is {batch.status}: {batch.request_counts}")
         with self.client.files.with_streaming_response.content(batch.output_file_id) as output:
@@ -130,11 +155,11 @@ def lane(
         own = {**changes, "BATCHYARD_MAPPERS_PER_WAVE": str(count)}
         with running_stub_fleet(changes=own) as fleet:
             fleet.run(kind, _WARM_UP_ROWS)
-            before = cpu_seconds()
+            before = fleet.cpu.look()
             seconds, spent = fleet.run(kind, rows)
             parts = {
                 name: round(1000 * (now - before.get(name, 0.0)) / rows, 3)
-                for name, now in cpu_seconds().items()
+                for name, now in fleet.cpu.look().items()
             }
         found[count] = {
             "rows_per_second": round(rows / seconds, 1),
@@ -207,6 +232,9 @@ def running_stub_fleet(
             "PYTHONPATH": str(Path(__file__).parent.parent),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+            # A driver with a cluster of its own has a process started for each of its processors,
+            # which a lane job of a fleet has not.
+            "RAY_prestart_worker_first_driver": "0",
         }
         names = ("gateway", "dispatcher")
         with running_yard(folder, names, model=_MODEL, changes=own) as yard:
@@ -216,7 +244,9 @@ def running_stub_fleet(
             job = Child("lane-job", command, folder, environment=yard.environment)
             try:
                 job.start()
-                yield StubFleet(yard, shares)
+                cpu = CpuLedger()
+                with _looking(cpu.look, _LEDGER_SECONDS):
+                    yield StubFleet(yard, shares, cpu)
             except BaseException:
                 print(job.tail_of_log(60), file=sys.stderr)
                 raise
@@ -237,36 +267,34 @@ def verify(lines: Iterable[str], rows: int) -> None:
         raise RuntimeError(f"The output has {count} lines, and the input had {rows}.")
 
 
-def cpu_seconds() -> dict[str, float]:
-    """Of the fleet, by kind of process; this one, which is its client, does not count."""
-    spent: defaultdict[str, float] = defaultdict(float)
-    for kind, process in _processes():
-        with suppress(psutil.Error):
-            # What has ended since is counted with whoever waited for it.
-            spent[kind] += sum(process.cpu_times()[:4])
-    return dict(spent)
-
-
 @contextmanager
 def watching() -> Iterator[dict[str, dict[str, float]]]:
     """The memory of each kind of process: at the begin, at most, and at the end of the block."""
     found: dict[str, dict[str, float]] = {}
-    stop = threading.Event()
 
     def look() -> None:
         for kind, size in _memory().items():
             one = found.setdefault(kind, {"begin": size, "most": size, "end": size})
             one["most"], one["end"] = max(one["most"], size), size
 
+    with _looking(look, _WATCH_SECONDS):
+        yield found
+
+
+@contextmanager
+def _looking(look: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Look at the begin, at the end, and again and again meanwhile."""
+    stop = threading.Event()
+
     def watch() -> None:
-        while not stop.wait(_WATCH_SECONDS):
+        while not stop.wait(seconds):
             look()
 
     look()
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        yield found
+        yield
     finally:
         stop.set()
         watcher.join()

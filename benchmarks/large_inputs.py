@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,7 +71,7 @@ def million_rows(*, rows: int = 1_000_000) -> list[Figure]:
         path = Path(folder) / "rows.jsonl"
         bare_seconds = _write(path, rows)
         with running_yard(Path(folder), ("gateway", "dispatcher"), model=_MODEL) as found:
-            yard = _Service(found)
+            yard = Service(found)
             with path.open("rb") as file:
                 yard.plan(file.read(_MEBIBYTE).rpartition(b"\n")[0], "small")
             before = yard.memory()
@@ -104,7 +104,7 @@ def million_rows(*, rows: int = 1_000_000) -> list[Figure]:
     ]
 
 
-class _Service:
+class Service:
     """The calls to a gateway and a dispatcher, and the memory of both."""
 
     def __init__(self, yard: BenchYard) -> None:
@@ -113,8 +113,9 @@ class _Service:
         self._processes = {name: psutil.Process(pid) for name, pid in yard.pids.items()}
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes, by process."""
-        return {name: process.memory_info().rss for name, process in self._processes.items()}
+        """Resident bytes, by process, and those of the dispatcher's children."""
+        own = {name: process.memory_info().rss for name, process in self._processes.items()}
+        return {**own, "renderer": _of_children(self._processes["dispatcher"])}
 
     @contextmanager
     def watching(self) -> Iterator[dict[str, int]]:
@@ -137,11 +138,15 @@ class _Service:
     def plan(self, content: bytes | BinaryIO, name: str) -> tuple[Any, float]:
         """Upload, create, and wait until the batch may run; the batch, and how long it waited."""
         file = self.client.files.create(file=(f"{name}.jsonl", content), purpose="batch")
+        return self.planned(input_file_id=file.id)
+
+    def planned(self, **given: Any) -> tuple[Any, float]:
+        """Create a batch, and wait until it may run; the batch, and how long it waited."""
         began = time.perf_counter()
-        batch = self.client.batches.create(
-            input_file_id=file.id,
+        batch: Any = self.client.batches.create(
             endpoint=URLS[CHAT],  # type: ignore[arg-type]
             completion_window="24h",
+            **given,
         )
         while batch.status in _WAITING:
             time.sleep(0.05)
@@ -171,6 +176,14 @@ class _Service:
         rows = sum([row.slice.rows async for page in pages for row in page])
         await state.close()
         return rows
+
+
+def _of_children(process: psutil.Process) -> int:
+    found = 0
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):
+            found += child.memory_info().rss
+    return found
 
 
 def _write(path: Path, rows: int) -> float:

@@ -11,6 +11,7 @@ from itertools import cycle
 
 import aiohttp
 
+from benchmarks.bench_fleet import BenchFleet
 from benchmarks.rows import CHAT, URLS, body, texts
 
 _TEXTS = 200
@@ -23,6 +24,12 @@ class Door:
     url: str
     model: str
     api_key: str = ""
+
+
+def door_of(fleet: BenchFleet) -> Door:
+    """The gateway's, for the chat model."""
+    url = fleet.fleet.base_url.removesuffix("/v1")
+    return Door(url, fleet.models[CHAT], fleet.fleet.credentials.api_key)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -20,11 +20,13 @@ import msgspec
 
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
-from worker.engine_errors import Result
+from worker.engine_errors import Result, Results
 from worker.engine_results import refusal
 from worker.engine_seats import Capacity, StepOutput
-from worker.entrance import Entrance, WithdrawnError
+from worker.entrance import Entrance, Guest, WithdrawnError
+from worker.live_control import Goals
 from worker.row_groups import in_groups
+from worker.step_limit import StepLimit, headers
 
 _OK = 200
 _CHARACTERS_PER_TOKEN = 4
@@ -38,6 +40,7 @@ class Pace(NamedTuple):
 
     seats: int = 256
     spare_seats: int = 16
+    live_seats: int = 0
     kv_tokens: int = 131_000
     spare_kv: float = 0.06
     step_seconds: float = 0.008
@@ -59,6 +62,10 @@ class _Row:
     output_tokens: int
     tenant: str
     done: asyncio.Future[None]
+    #: Of its prompt, what no step has computed.
+    prompt_left: int
+    #: When it had each token, if somebody hears them.
+    heard_at: list[float] | None = None
     #: The step before its first one.
     began_at: int = 0
     has_left: bool = False
@@ -73,13 +80,18 @@ class Steps:
     """What vLLM does: rows begin in the order of their ranks, and have a token from each step."""
 
     pace: Pace
+    #: What live calls leave of a step to the prompts of the others.
+    limit: StepLimit = field(default_factory=StepLimit)
     #: What each tenant's rows have had, in tokens of prompts and answers.
     computed: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    #: The same of all, also of rows that run.
+    tokens: int = 0
     running: int = 0
     _tokens: int = 0
     _step: int = 0
     _waiting: list[tuple[int, int, _Row]] = field(default_factory=list)
     _ends: list[tuple[int, int, _Row]] = field(default_factory=list)
+    _heard: set[_Row] = field(default_factory=set)
     _numbers: Any = field(default_factory=itertools.count)
     _came: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -91,36 +103,52 @@ class Steps:
             await row.done
         finally:
             row.has_left = True
+            self.limit.leave(row.id)
+            self._heard.discard(row)
 
     async def go_on(self, entrance: Entrance) -> None:
         """Make one step after another, until cancelled."""
-        due = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        due = clock()
         while True:
             if not self._ends and not self._waiting:
                 self._came.clear()
                 await self._came.wait()
-                due = time.monotonic()
+                due = clock()
             prompt_tokens = self._begin()
             due += self.pace.seconds(self.running, prompt_tokens)
             # A machine that is late catches up.
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(max(0.0, due - clock()))
+            for row in self._heard:
+                assert row.heard_at is not None
+                row.heard_at.append(clock())
             outputs = self._end_step()
             entrance.note(self._tokens / self.pace.kv_tokens, outputs)
 
     def _begin(self) -> int:
-        """Let rows begin that wait; returns the tokens of their prompts."""
+        """Compute prompts of rows that wait, which begin then; returns their tokens."""
         tokens = 0
-        seats = self.pace.seats + self.pace.spare_seats
+        self.limit.begin()
+        seats = self.pace.seats + self.pace.spare_seats + self.pace.live_seats
         while self._waiting and self.running < seats and tokens < self.pace.step_tokens:
-            *_, row = heappop(self._waiting)
+            *_, row = first = heappop(self._waiting)
             if row.has_left:
                 continue
-            tokens += row.prompt_tokens
+            part = min(row.prompt_left, self.pace.step_tokens - tokens)
+            part = self.limit.take(row.id, part, may_split=True)
+            tokens += part
+            row.prompt_left -= part
+            if row.prompt_left:
+                heappush(self._waiting, first)
+                break
             self.running += 1
             row.began_at = self._step
             self._tokens += row.prompt_tokens
             self.computed[row.tenant] += row.prompt_tokens
+            if row.heard_at is not None:
+                self._heard.add(row)
             heappush(self._ends, (self._step + row.output_tokens, next(self._numbers), row))
+        self.tokens += tokens
         return tokens
 
     def _end_step(self) -> list[StepOutput]:
@@ -129,12 +157,15 @@ class Steps:
         if gone:
             self._ends = sorted(entry for entry in self._ends if not entry[2].has_left)
         self._tokens += len(self._ends) + len(gone)
+        self.tokens += len(self._ends)
         outputs = [StepOutput(row.id, 1, end <= self._step) for end, _, row in self._ends]
         done: list[_Row] = []
         while self._ends and self._ends[0][0] <= self._step:
             *_, row = heappop(self._ends)
             self.computed[row.tenant] += row.output_tokens
-            row.done.set_result(None)
+            if not row.done.done():
+                # One that was cancelled a moment ago has not noticed yet.
+                row.done.set_result(None)
             done.append(row)
         self._tokens -= sum(row.prompt_tokens + row.had(self._step) for row in done + gone)
         self.running -= len(done) + len(gone)
@@ -144,7 +175,13 @@ class Steps:
 class ScriptedEngine:
     """One replica."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(
+        self,
+        pace: Pace,
+        clock: Callable[[], float] = time.time,
+        goals: Goals | None = None,
+    ) -> None:
+        """With `goals` it takes live calls, as `Entrance` does."""
         self._entrance = Entrance(
             Capacity(
                 pace.seats,
@@ -152,12 +189,20 @@ class ScriptedEngine:
                 pace.spare_kv,
                 pace.kv_tokens,
                 step_tokens=pace.step_tokens,
-            )
+                live_seats=pace.live_seats,
+            ),
+            clock,
+            goals,
         )
-        self._steps = Steps(pace)
+        self._steps = Steps(pace, StepLimit(clock))
         self._ids = itertools.count()
         self._came_at: dict[str, float] = {}
         self._left_at: dict[str, float] = {}
+
+    @property
+    def tokens(self) -> int:
+        """What it has computed, in tokens of prompts and answers."""
+        return self._steps.tokens
 
     def go_on(self) -> Coroutine[Any, Any, None]:
         """Compute until cancelled."""
@@ -168,7 +213,7 @@ class ScriptedEngine:
         with suppress(OSError, asyncio.IncompleteReadError):
             call = await receive(reader)
             if (batch_id := call.get("withdraw")) is not None:
-                self._entrance.withdraw(batch_id)
+                self.withdraw(batch_id)
             elif "lines" in call:
                 order = msgspec.convert(call["order"], list[Work])
                 answering = asyncio.ensure_future(self._answer_all(writer, call["lines"], order))
@@ -186,11 +231,24 @@ class ScriptedEngine:
     async def _answer_all(
         self, writer: asyncio.StreamWriter, lines: Sequence[bytes], order: Sequence[Work]
     ) -> None:
+        async with aclosing(self.answers(lines, order)) as groups:
+            async for group in groups:
+                await send(writer, group)
+
+    def withdraw(self, batch_id: str) -> None:
+        """Take out all lines of the batch that still wait."""
+        self._entrance.withdraw(batch_id)
+
+    async def answers(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
+        """The results of these lines, as they come."""
         rows = map(self._answer, lines, order)
         async with aclosing(in_groups(rows, seconds=_GROUP_SECONDS)) as groups:
             async for group in groups:
-                if results := [one for one in group if one[1] is not None]:
-                    await send(writer, results)
+                results = [(number, one) for number, one in group if one is not None]
+                if results:
+                    yield results
 
     async def _answer(self, line: bytes, work: Work) -> Result | None:
         body = json.loads(line)["body"]
@@ -200,20 +258,37 @@ class ScriptedEngine:
             return refusal("The request needs more tokens than the engine has room for.")
         self._came_at.setdefault(work.batch_id, time.time())
         try:
-            async with self._entrance.entered(work) as guest:
-                id_ = str(next(self._ids))
-                await self._entrance.seat(
-                    id_, prompt_tokens=prompt_tokens, max_tokens=output_tokens
-                )
-                done = asyncio.get_running_loop().create_future()
-                row = _Row(id_, prompt_tokens, output_tokens, work.tenant, done)
-                await self._steps.run(row, guest.row.rank or 0)
-                usage = SliceUsage(1, 0, prompt_tokens, 0, output_tokens, 0)
-                self._entrance.learn(guest, usage)
-                self._left_at[work.batch_id] = time.time()
+            await self.run(work, prompt_tokens, output_tokens)
         except WithdrawnError:
             return None
+        self._left_at[work.batch_id] = time.time()
         return _OK, json.dumps(_said(body["model"], prompt_tokens, output_tokens)).encode()
+
+    async def run(self, work: Work, prompt_tokens: int, output_tokens: int) -> None:
+        """Take the time of a row with so many tokens. Raises WithdrawnError."""
+        async with self._entrance.entered(work) as guest:
+            await self._run(guest, prompt_tokens, output_tokens, None)
+            usage = SliceUsage(1, 0, prompt_tokens, 0, output_tokens, 0)
+            self._entrance.learn(guest, usage)
+
+    async def run_live(self, tenant: str, prompt_tokens: int, output_tokens: int) -> list[float]:
+        """Take the time of a live call; returns when it had each of its tokens."""
+        heard_at: list[float] = []
+        with self._entrance.entered_live(tenant, "") as guest:
+            await self._run(guest, prompt_tokens, output_tokens, heard_at)
+        return heard_at
+
+    async def _run(
+        self, guest: Guest, prompt_tokens: int, output_tokens: int, heard_at: list[float] | None
+    ) -> None:
+        id_ = str(next(self._ids))
+        await self._entrance.seat(id_, prompt_tokens=prompt_tokens, max_tokens=output_tokens)
+        if (tokens := self._entrance.step_prompt_tokens) is not None:
+            self._steps.limit.add(id_, headers(tokens, is_live=guest.row.is_live))
+        done = asyncio.get_running_loop().create_future()
+        tenant = guest.row.work.tenant
+        row = _Row(id_, prompt_tokens, output_tokens, tenant, done, prompt_tokens, heard_at)
+        await self._steps.run(row, guest.row.rank or 0)
 
 
 def _said(model: str, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:

@@ -32,23 +32,31 @@ class ScriptedFleet:
 
 @contextmanager
 def running_scripted_fleet(
-    folder: Path | None = None, *, changes: Mapping[str, str] | None = None
+    folder: Path | None = None,
+    *,
+    changes: Mapping[str, str] | None = None,
+    with_ray: bool = False,
 ) -> Iterator[ScriptedFleet]:
     """A fleet in its own folder; it is stopped afterwards.
 
-    `changes` are more variables of its processes' environment.
+    `changes` are more variables of its processes' environment. `with_ray`, waves and the calls to
+    the engine are real ones.
     """
     with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as made:
         place = folder or Path(made)
         names = ("gateway", "dispatcher")
         with running_yard(place, names, model=MODEL, changes=changes) as yard:
             port = free_port()
-            engine = [sys.executable, "-m", "benchmarks.scripted_engine", _HOST, str(port)]
-            job = [sys.executable, "-m", "benchmarks.scripted_lane", _LANE, _JOB, str(port)]
+            commands = {
+                "engine": ("benchmarks.scripted_engine", _HOST, str(port)),
+                "lane-job": ("benchmarks.scripted_lane", _LANE, _JOB, str(port)),
+            }
+            if with_ray:
+                commands = {"lane-job": ("benchmarks.paced_lane", _LANE, _JOB, str(port))}
             asyncio.run(_open_job(yard.redis_url))
             children = [
-                Child(name, command, place, environment=yard.environment)
-                for name, command in (("engine", engine), ("lane-job", job))
+                Child(name, [sys.executable, "-m", *command], place, environment=yard.environment)
+                for name, command in commands.items()
             ]
             try:
                 for child in children:

@@ -16,15 +16,13 @@ from shared.engines import ReplicaNumbers
 from shared.monitoring import log
 from shared.ordering.work import Work
 from shared.slices import Claim
-from shared.state import State
-from shared.storage import Storage
 from shared.tracing import spans
 from worker.batch_watch import BatchWatch
+from worker.block_runner import BlockRunner
 from worker.connections import opened, read_settings
 from worker.engine_errors import Engine, EngineGoneError, Results
 from worker.job import run_lane_job
 from worker.lane_engines import LaneEngines
-from worker.slice_io import begin, fetch, settle
 from worker.slice_runner import SliceRunner
 from worker.wave_blocks import blocks_at_once, grouped
 
@@ -64,6 +62,9 @@ class ScriptedEngines(LaneEngines):
     async def ensure(self, engine: Lane) -> None:
         """It runs."""
 
+    async def restore(self, engine: Lane) -> bool:  # noqa: ARG002  # as below
+        return False
+
     async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:  # noqa: ARG002  # as below
         """It counts nothing."""
         return []
@@ -82,28 +83,13 @@ class ScriptedEngines(LaneEngines):
                 ScriptedClient(self.port),
                 BatchWatch(state),
                 rows_in_engine=self._rows_in_engine,
-                rows_per_engine_call=self._settings.rows_per_engine_call,
+                rows_per_engine_call=self._rows_of_call,
                 wave=spans.current(),
             )
             blocks = grouped(claims)
-            turns = asyncio.Semaphore(blocks_at_once(blocks, self._rows_in_engine))
-
-            async def one(block: list[Claim]) -> None:
-                async with turns:
-                    await _run_block(state, storage, runner, block)
-
-            await asyncio.gather(*map(one, blocks))
-
-
-async def _run_block(
-    state: State, storage: Storage, runner: SliceRunner, block: list[Claim]
-) -> None:
-    given = await asyncio.gather(*(fetch(storage, claim) for claim in block))
-    may_run = await begin(state, block)
-    mine = [pair for pair, may in zip(zip(block, given, strict=True), may_run, strict=True) if may]
-    results = await asyncio.gather(*(runner.run(claim, one) for claim, one in mine))
-    for (claim, _), result in zip(mine, results, strict=True):
-        await settle(state, storage, claim, result)
+            turns = blocks_at_once(blocks, self._rows_in_engine)
+            own = BlockRunner(state, storage, runner, turns=turns)
+            await asyncio.gather(*map(own.run, blocks))
 
 
 if __name__ == "__main__":

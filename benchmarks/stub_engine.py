@@ -53,6 +53,11 @@ class StubReplica:
 
 def deploy_stub(app_name: str, replicas: int) -> None:
     """Deploy it unless it is deployed, and return when all replicas run."""
+    deploy_replicas(app_name, StubReplica, replicas)
+
+
+def deploy_replicas(app_name: str, replica: type, replicas: int, *arguments: int) -> None:
+    """Deploy what takes an engine's place, with these arguments, unless it is deployed."""
     if is_deployed(app_name):
         return
     start_serve()
@@ -62,5 +67,5 @@ def deploy_stub(app_name: str, replicas: int) -> None:
         max_ongoing_requests=_MAX_CALLS,
         request_router_config=EVENLY,
         ray_actor_options={"num_cpus": 0},
-    )(StubReplica)
-    serve.run(deployment.bind(), name=app_name, route_prefix=None)
+    )(replica)
+    serve.run(deployment.bind(*arguments), name=app_name, route_prefix=None)

@@ -25,6 +25,9 @@ class StubEngines(LaneEngines):
     replicas: ClassVar[int]
     shares: ClassVar[Path]
 
+    async def restore(self, engine: Lane) -> bool:  # noqa: ARG002  # it is there
+        return False
+
     async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:
         """None; what each replica has answered is written down instead."""
         shares = await self._plain_client(engine)._ask_all("rows")
@@ -37,7 +40,8 @@ class StubEngines(LaneEngines):
             await asyncio.to_thread(deploy_stub, name, self.replicas)
 
 
-def main() -> None:
+def run_in_own_cluster(lane: str, job: str, engines_class: type[LaneEngines]) -> None:
+    """Be the lane's job, in a Ray cluster of its own."""
     import ray
 
     from shared.monitoring import log
@@ -45,7 +49,6 @@ def main() -> None:
     from worker.job import run_lane_job
     from worker.wave import STORES, prepare_ray_data
 
-    lane, job, replicas, shares = sys.argv[1:]
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
     ray.init(
@@ -57,8 +60,13 @@ def main() -> None:
         logging_level=logging.WARNING,
     )
     prepare_ray_data()
+    run_lane_job(settings, lane, job, engines_class=engines_class)
+
+
+def main() -> None:
+    lane, job, replicas, shares = sys.argv[1:]
     StubEngines.replicas, StubEngines.shares = int(replicas), Path(shares)
-    run_lane_job(settings, lane, job, engines_class=StubEngines)
+    run_in_own_cluster(lane, job, StubEngines)
 
 
 if __name__ == "__main__":

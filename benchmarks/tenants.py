@@ -12,6 +12,7 @@ from typing import NamedTuple
 from openai import OpenAI
 from openai.types import Batch
 
+from benchmarks.row_rates import rate_during
 from benchmarks.rows import URLS, body, texts
 from shared.state import State
 
@@ -123,17 +124,8 @@ class Giants:
         return total
 
     def rate(self, work: Callable[[], None]) -> float:
-        """Their rows per second during some work, from one change of the count to another."""
-        began = self._next_change()
-        work()
-        ended = self._next_change()
-        return (ended[1] - began[1]) / (ended[0] - began[0])
-
-    def _next_change(self) -> tuple[float, int]:
-        before = self.done()
-        while (now := self.done()) == before:
-            time.sleep(_POLL_SECONDS)
-        return time.perf_counter(), now
+        """Their rows per second during some work."""
+        return rate_during(work, self.done)
 
     def cancel(self) -> list[float]:
         """Cancel them, one after another; returns the seconds that each took."""

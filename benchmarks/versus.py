@@ -32,6 +32,7 @@ from benchmarks.versus_table import (
     Comparison,
     Times,
     publish,
+    published,
     tables,
 )
 from benchmarks.vllm_serve import flag
@@ -229,13 +230,13 @@ def clock_seconds() -> float:
     return time.perf_counter() - began
 
 
-def main(cases: Sequence[Case], *, tokens: int, most: int, turns: int) -> None:
+def main(cases: Sequence[Case], comparison: Comparison, *, most: int, turns: int) -> None:
     """All ways in turns, for each case; what there is so far is written after each turn."""
+    tokens = comparison.tokens
     with running_fleet() as fleet:
         began = time.perf_counter()
         by_batchyard(fleet, [batch_lines(0, Case(1, 1), tokens)])
         cold, first = time.perf_counter() - began, 1
-        comparison = Comparison(tokens=tokens, cores=os.cpu_count() or 1)
         for _ in range(turns):
             for case in cases:
                 times = compared(fleet, case, tokens=tokens, most=most, first=first, cold=cold)
@@ -256,6 +257,7 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--most", type=int, default=2, help="engines that a case starts")
     parser.add_argument("--turns", type=int, default=1, help="how often each way is measured")
+    parser.add_argument("--more", action="store_true", help="add to what was measured before")
     parser.add_argument("--way", choices=WAYS, help="run one way, and print its seconds")
     parser.add_argument("--first", type=int, default=0, help="rows that are left out")
     parser.add_argument("--catalog", type=Path)
@@ -267,4 +269,7 @@ if __name__ == "__main__":
         print(f"SECONDS {json.dumps(found)}", flush=True)
         # Neither Ray nor an engine ends by itself in each version.
         os._exit(0)
-    main(cases, tokens=given.tokens, most=given.most, turns=given.turns)
+    comparison = Comparison(tokens=given.tokens, cores=os.cpu_count() or 1)
+    if given.more:
+        comparison = published()
+    main(cases, comparison, most=given.most, turns=given.turns)

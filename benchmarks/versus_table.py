@@ -83,6 +83,11 @@ class Comparison:
         }
 
 
+def published(path: Path = RESULTS) -> Comparison:
+    """What was measured so far."""
+    return Comparison(**json.loads(path.read_text()))
+
+
 def publish(comparison: Comparison, path: Path = RESULTS) -> None:
     """Write what was measured so far."""
     path.write_text(json.dumps(asdict(comparison), indent=1) + "\n")

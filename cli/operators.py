@@ -16,6 +16,7 @@ PANEL = "Your own fleet"
 _COMMANDS = {
     "bill": ("cli.bill:run", "Write what a month has cost, in FOCUS, as CSV or Parquet."),
     "keys": ("cli.keys:app", "Create, list, change and revoke API keys."),
+    "tune": ("cli.tune:run", "Find the settings with which an engine answers the most rows."),
     "tenants": ("cli.tenants:app", "Show and set what tenants may do and have."),
     "topology": ("cli.topology:run", "Show what RabbitMQ needs, for a broker of your own."),
     "rebuild": ("cli.rebuild:run", "Rebuild the index in Redis from S3."),

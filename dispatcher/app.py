@@ -171,6 +171,7 @@ def build_dispatcher(
         max_input_bytes=settings.max_input_bytes,
         quota=quota,
         places=settings.places,
+        answers=cache,
     )
     intake = Intake(
         state,

@@ -116,7 +116,7 @@ class Finaliser:
         crash.point("finaliser.committed")
         if self._cache is not None:
             # Before its client hears of the end, and may ask the same again.
-            await self._cache.fill(record, results)
+            await self._cache.fill(record.having(place), results)
         await self._carry_out(commit)
 
     async def _first_commit(self, batch_id: str, event: Event) -> Commit | None:

@@ -3,6 +3,7 @@
 `ready_list` and `lane_jobs` decide what a lane needs; this module does it.
 """
 
+import asyncio
 import secrets
 import time
 from collections import defaultdict
@@ -102,8 +103,9 @@ class LaneKeeper:
         are_same_held = held == self._held_at_last.get(lane, held)
         if last is not None and are_same_held and last.is_enough(backlog, began):
             return
-        job = await self._state.lanes.job(lane)
-        served = await self._state.lanes.served(lane)
+        job, served = await asyncio.gather(
+            self._state.lanes.job(lane), self._state.lanes.served(lane)
+        )
         now = LaneNow(served, self._weights or {}, job.token_rate, held)
         rows = max(job.rows_wanted, self._ready_rows)
         is_partial = last is not None and last.is_resting(backlog, began)

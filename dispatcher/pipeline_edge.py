@@ -26,6 +26,9 @@ from shared.state.additions import name_digest
 from shared.storage import Storage
 from shared.submission.additions import MAX_ADDITION_BYTES, MAX_ADDITION_ROWS, Additions
 
+#: Rows of an addition that may be given answers: these are held in memory, each of 256 KiB at most.
+_MAX_ANSWERED_ROWS = 256
+
 
 class Work(NamedTuple):
     """What the next handover is made of, and where it came from."""
@@ -58,6 +61,10 @@ class EdgeLog:
         self._additions = additions
         self._tables = tables
         self._tokenizers = tokenizers
+        #: Of one addition.
+        self._most_rows = MAX_ADDITION_ROWS
+        if edge.call is not None and edge.call.call.cache:
+            self._most_rows = _MAX_ANSWERED_ROWS
         self._firsts: list[int] = []
         #: The first row of each handover that has rows, in the order of the input.
         self.begins: list[tuple[tuple[int, ...], int]] = []
@@ -176,7 +183,7 @@ class EdgeLog:
         Raises RoomError if the batch has no room now, and otherwise as `Additions.add`.
         """
         while self._unadded:
-            count = _together(self._unadded)
+            count = _together(self._unadded, self._most_rows)
             await self._additions.add(record, b"\n".join(self._unadded[:count]))
             crash.point("pipelines.added")
             del self._unadded[:count]
@@ -239,16 +246,21 @@ class EdgeLog:
         return good
 
 
+def counts_of(edges: Sequence[EdgeLog]) -> dict[int, StepCount]:
+    """By stage, the rows that have ended there."""
+    return {stage: count for edge in edges for stage, count in sorted(edge.counts.items())}
+
+
 def _with_end(parts: Sequence[Part]) -> list[Part]:
     """The parts, of which the last one are steps: requests are made together with them."""
     return [*parts] if parts and isinstance(parts[-1], list) else [*parts, []]
 
 
-def _together(lines: Sequence[bytes]) -> int:
-    """How many of the lines one addition may bring."""
+def _together(lines: Sequence[bytes], most: int) -> int:
+    """How many of the lines one addition may bring: at most `most`."""
     size = 0
     for count, line in enumerate(lines):
         size += len(line) + 1
-        if count and (count == MAX_ADDITION_ROWS or size > MAX_ADDITION_BYTES):
+        if count and (count == most or size > MAX_ADDITION_BYTES):
             return count
     return len(lines)

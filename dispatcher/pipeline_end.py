@@ -8,26 +8,26 @@ from typing import Literal
 import msgspec
 import structlog
 
-from dispatcher.pipeline_edge import EdgeLog
+from dispatcher.pipeline_edge import EdgeLog, counts_of
 from dispatcher.pipeline_files import PipelineFiles
 from dispatcher.pipeline_order import in_order
 from dispatcher.pipeline_table import PipelineTable
 from shared import crash, ids
 from shared.errors import BrokenObjectError, NotFoundError
-from shared.ledger.file_records import note_deletion
 from shared.ledger.pipelines import (
     Ended,
     Ending,
     Sections,
-    StepCount,
+    decided,
     edges_folder,
     ended_fields,
     ended_key,
 )
 from shared.ledger.records import encoded, read_record
+from shared.pipeline.shapes import to_shape
 from shared.pipeline.stepping import Failed
 from shared.retention import DAY_SECONDS
-from shared.state import State
+from shared.state import PipelineRecord, State
 from shared.storage import Storage
 from shared.submission.pipelines import Pipeline
 
@@ -50,12 +50,14 @@ class PipelineEnd:
         pipeline: Pipeline,
         status: Ending,
         edges: Sequence[EdgeLog],
-        counts: dict[int, StepCount],
+        record: PipelineRecord,
     ) -> None:
-        """Write the files, then the end, and then let the record say so.
+        """Write the files, then the end, and then let the record and its event say so.
 
         Raises TransientError and BrokenObjectError.
         """
+        status = await decided(self._storage, pipeline.id, status)
+        crash.point("pipelines.decided")
         output = await self._file(pipeline, "output", edges[-1:])
         error = await self._file(pipeline, "error", edges)
         table = await self._table(pipeline, status, output)
@@ -67,9 +69,11 @@ class PipelineEnd:
             output_file_id=output,
             error_file_id=error,
             table=table,
+            read=edges[0].read,
             rows=edges[-1].rows,
-            counts=counts,
+            counts=counts_of(edges),
         )
+        ended = msgspec.structs.replace(ended, told=await self._told(pipeline, record, ended))
         if not await self._storage.create(ended_key(pipeline.id), encoded(ended)):
             ended = await read_record(self._storage, ended_key(pipeline.id), Ended)
         crash.point("pipelines.end_written")
@@ -77,9 +81,29 @@ class PipelineEnd:
         await self._state.files.reserve(edges_folder(pipeline.id), seconds=DAY_SECONDS)
         stored = pipeline.stored
         await self._state.pipelines.write(
-            stored.id, stored.tenant, stored.created_at, ended_fields(ended), ended_at=ended.at
+            stored.id,
+            stored.tenant,
+            stored.created_at,
+            ended_fields(ended),
+            ended_at=ended.at,
+            told=ended.told,
         )
+        crash.point("pipelines.ended")
         log.info("pipeline.ended", pipeline_id=pipeline.id, status=ended.status, rows=ended.rows)
+
+    async def _told(self, pipeline: Pipeline, record: PipelineRecord, ended: Ended) -> str:
+        """The pipeline as its last event and HTTP show it, as JSON."""
+        fields = {**record.fields, **ended_fields(ended), "ended_at": ended.at}
+        batch_ids = {call.stage: pipeline.batch_id(call) for call in pipeline.plan.calls}
+        found = {one.id: one for one in await self._state.batches.many(pipeline.batch_ids)}
+        shown = to_shape(
+            pipeline.id,
+            {name: str(text) for name, text in fields.items()},
+            pipeline.declaration,
+            {stage: found[one].to_openai() for stage, one in batch_ids.items() if one in found},
+            batch_ids,
+        )
+        return shown.model_dump_json()
 
     async def _file(
         self, pipeline: Pipeline, kind: Literal["output", "error"], edges: Sequence[EdgeLog]
@@ -113,10 +137,7 @@ class PipelineEnd:
         ):
             if call.call.keep:
                 continue
-            for file in await self._state.files.many(batch.file_ids):
-                await note_deletion(self._storage, file)
-                with suppress(NotFoundError):
-                    await self._state.files.delete(file.tenant, file.id)
+            await self._files.remove(batch.file_ids)
 
 
 async def _output(edges: Sequence[EdgeLog]) -> AsyncIterator[bytes]:

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from shared import ids
-from shared.errors import TransientError
-from shared.ledger.file_records import write_file
+from shared.errors import NotFoundError, TransientError
+from shared.ledger.file_records import note_deletion, write_file
 from shared.retention import RESERVED_SECONDS
 from shared.state import FileRecord, State
 from shared.storage import Storage
@@ -51,3 +52,10 @@ class PipelineFiles:
         if not await self._state.files.keep(file):
             raise TransientError(f"{file_id} took longer than its reservation.")
         return file
+
+    async def remove(self, file_ids: list[str]) -> None:
+        """Delete those of these files that there are."""
+        for file in await self._state.files.many(file_ids):
+            await note_deletion(self._storage, file)
+            with suppress(NotFoundError):
+                await self._state.files.delete(file.tenant, file.id)

@@ -7,6 +7,7 @@ turn. They are merged; only some of them are held in memory at a time.
 import heapq
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -16,19 +17,22 @@ from shared.pipeline.stepping import Item, items_of
 
 log = structlog.get_logger()
 
-#: Handovers that are held in memory, each of a few MiB. Where more overlap, some are read again.
-_HELD = 16
+#: Of handovers that are held in memory, as JSON: most have a few MiB, and some far more. Where more
+#: overlap, some are read again.
+_HELD_BYTES = 64 * 1024 * 1024
 #: Rows that are given together.
 _TOGETHER = 200
 
 
-async def in_order(edge: EdgeLog, *, held: int = _HELD) -> AsyncIterator[Sequence[Item]]:
+async def in_order(
+    edge: EdgeLog, *, held_bytes: int = _HELD_BYTES
+) -> AsyncIterator[Sequence[Item]]:
     """The rows that the edge has handed on, some at a time.
 
-    Those of damaged handovers are left out. At most `held` handovers are in memory. Raises
-    TransientError.
+    Those of damaged handovers are left out. At most `held_bytes` of handovers are in memory, or one
+    that is larger. Raises TransientError.
     """
-    reading = _Reading(edge, held)
+    reading = _Reading(edge, held_bytes)
     #: Of each handover, its next row: where that belongs, the handover's number, and its own.
     heads = [(begins, number, 0) for begins, number in edge.begins]
     heapq.heapify(heads)
@@ -59,30 +63,39 @@ def _until(
     return end
 
 
+class _Held(NamedTuple):
+    items: Sequence[Item]
+    size: int
+
+
 class _Reading:
     """The handovers that are held in memory."""
 
-    def __init__(self, edge: EdgeLog, held: int) -> None:
+    def __init__(self, edge: EdgeLog, most_bytes: int) -> None:
         self._edge = edge
-        self._most = held
-        self._held: OrderedDict[int, Sequence[Item]] = OrderedDict()
+        self._most_bytes = most_bytes
+        #: By its number, what a handover has, and how many bytes that were.
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._bytes = 0
 
     async def items(self, number: int) -> Sequence[Item]:
         """The rows of a handover; one that is damaged has failed the pipeline, and has none."""
         if number not in self._held:
-            self._held[number] = await self._read(number)
-            if len(self._held) > self._most:
-                self._held.popitem(last=False)
+            self._held[number] = read = await self._read(number)
+            self._bytes += read.size
+            while self._bytes > self._most_bytes and len(self._held) > 1:
+                self.drop(next(iter(self._held)))
         self._held.move_to_end(number)
-        return self._held[number]
+        return self._held[number].items
 
     def drop(self, number: int) -> None:
-        self._held.pop(number, None)
+        if (gone := self._held.pop(number, None)) is not None:
+            self._bytes -= gone.size
 
-    async def _read(self, number: int) -> Sequence[Item]:
+    async def _read(self, number: int) -> "_Held":
         try:
             _, sections = await self._edge.sections(number)
         except BrokenObjectError as error:
             log.error("pipeline.broken", reason=str(error))  # noqa: TRY400  # the reason says it all
-            return []
-        return items_of(sections.items)
+            return _Held([], 0)
+        return _Held(items_of(sections.items), len(sections.items))

@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from dispatcher.pipeline_edge import EdgeLog, Work
+from dispatcher.pipeline_edge import EdgeLog, Work, counts_of
 from dispatcher.pipeline_end import PipelineEnd
 from dispatcher.pipeline_input import UnreadableInputError, input_rows
 from dispatcher.pipeline_tables import PipelineTables
@@ -17,7 +17,7 @@ from shared.catalog import Catalog
 from shared.errors import BrokenObjectError, ConflictError, InvalidInputError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
 from shared.ledger.parts import drop_part
-from shared.ledger.pipelines import Closing, Ending, StepCount
+from shared.ledger.pipelines import Closing, Ending
 from shared.lifecycle import FINAL, Status
 from shared.pipeline.answers import Answers
 from shared.pipeline.stepping import Failed, Item
@@ -57,28 +57,33 @@ class PipelineRun:
         self._end = end
         self._pipeline = pipeline
         self._answers = [Answers(one.stage, one.call) for one in pipeline.plan.calls]
-        tables = PipelineTables(storage, pipeline.stored.joined)
-        tokenizers = PipelineTokenizers(storage, pipeline.id, pipeline.stored.tokenizers)
+        self._additions = additions
+        self._tables = PipelineTables(storage, pipeline.stored.joined)
+        self._tokenizers = PipelineTokenizers(storage, pipeline.id, pipeline.stored.tokenizers)
         #: What lies between the calls, in order.
-        self.edges = [
-            EdgeLog(
-                storage,
-                pipeline.id,
-                number,
-                edge,
-                additions=additions,
-                tables=tables,
-                tokenizers=tokenizers,
-            )
-            for number, edge in enumerate(pipeline.plan.edges)
-        ]
+        self.edges = self._unread_edges()
         self._input: AsyncGenerator[Item | Failed, None] | None = None
         self._written: dict[str, str | int] = {}
         #: Why what was handed on cannot be read.
         self._damage: Closing | None = None
 
+    def _unread_edges(self) -> list[EdgeLog]:
+        return [
+            EdgeLog(
+                self._storage,
+                self._pipeline.id,
+                number,
+                edge,
+                additions=self._additions,
+                tables=self._tables,
+                tokenizers=self._tokenizers,
+            )
+            for number, edge in enumerate(self._pipeline.plan.edges)
+        ]
+
     async def load(self) -> None:
         """Read what was handed on so far. Damage ends the pipeline with the next step."""
+        self.edges = self._unread_edges()
         for edge in self.edges:
             try:
                 await edge.load()
@@ -96,7 +101,7 @@ class PipelineRun:
         batches = await ensure_batches(self._state, self._storage, self._catalog, self._pipeline)
         statuses = [one.status for one in batches]
         if all(status in FINAL for status in statuses):
-            await self._finish(self._ending(record, statuses))
+            await self._finish(record, statuses)
             return False
         if "cancelling_at" in record.fields or "failing_at" in record.fields:
             await cancel_batches(self._state, self._storage, self._pipeline)
@@ -144,9 +149,15 @@ class PipelineRun:
             return "cancelled"
         return "expired"
 
-    async def _finish(self, status: Ending) -> None:
+    async def _finish(self, record: PipelineRecord, statuses: Sequence[Status]) -> None:
         await self.close()
-        await self._end.finish(self._pipeline, status, self.edges, self._counts())
+        # While this process stood still, another one may have led the pipeline to its end.
+        await self.load()
+        if self._damage is not None and "failing_at" not in record.fields:
+            await self._close(self._damage)
+            return
+        status = self._ending(record, statuses)
+        await self._end.finish(self._pipeline, status, self.edges, record)
 
     async def _hand_on(self, batches: Sequence[BatchRecord]) -> bool:
         is_busy = False
@@ -256,15 +267,11 @@ class PipelineRun:
         await drop_part(self._state, self._storage, batch_id, index, part)
         return None
 
-    def _counts(self) -> dict[int, StepCount]:
-        """By stage, the rows that have ended there."""
-        return {stage: count for edge in self.edges for stage, count in sorted(edge.counts.items())}
-
     async def _write_counts(self) -> None:
         """Let the record say how far the pipeline is."""
         last = self.edges[-1]
         fields: dict[str, str | int] = {
-            "counts": msgspec.json.encode(self._counts()).decode(),
+            "counts": msgspec.json.encode(counts_of(self.edges)).decode(),
             "rows": last.rows,
             "read": self.edges[0].read,
         }

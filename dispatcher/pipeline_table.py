@@ -1,6 +1,6 @@
 """The table of an ending pipeline: made of its output file. Safe to repeat."""
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import msgspec
 import structlog
@@ -20,10 +20,10 @@ from dispatcher.table_files import (
     write_table,
 )
 from shared import ids
-from shared.errors import NotFoundError, TransientError
+from shared.errors import BrokenObjectError, NotFoundError, TransientError
 from shared.ledger.commits import Assembled
 from shared.ledger.pipelines import Ending
-from shared.ledger.tables import MadeTable
+from shared.ledger.tables import MadeTable, read_success
 from shared.state import FileRecord
 from shared.storage import Storage, StorageRefusedError
 from shared.submission.pipelines import Pipeline
@@ -76,8 +76,14 @@ class PipelineTable:
         name = pipeline.id if status == "completed" else f"{pipeline.id}-{status}"
         table = self._empty(wanted, bucket, f"{prefix}{name}/")
         storage, about = self._storage.of_bucket(bucket), {"pipeline_id": pipeline.id}
+        with suppress(NotFoundError, BrokenObjectError):
+            # An earlier attempt was made of the same output; but the place is the tenant's.
+            if _is_of(found := await read_success(storage, table.prefix), table):
+                return found
         async with aclosing(self._frames(wanted, output)) as frames:
-            return await write_table(storage, table, frames, lambda _: "", about=about)
+            return await write_table(
+                storage, table, frames, lambda _: "", about=about, is_repeatable=True
+            )
 
     async def _as_files(
         self, pipeline: Pipeline, wanted: RowsTable, output: FileRecord
@@ -91,6 +97,7 @@ class PipelineTable:
                     file = TableFile(first, frames)
                     files.append(await self._file(pipeline, wanted, f"table-{len(files)}", file))
         except LostTableError as lost:
+            await self._files.remove([file.file_id for file in files])
             return lost_table(table, lost, about={"pipeline_id": pipeline.id})
         return msgspec.structs.replace(table, files=files)
 
@@ -121,3 +128,9 @@ class PipelineTable:
             is_ours=not prefix,
             columns=[column.name for column in wanted.columns],
         )
+
+
+def _is_of(found: MadeTable, wanted: MadeTable) -> bool:
+    """Whether this is a table that was written for what is wanted, and no other thing's listing."""
+    alike = msgspec.structs.replace(found, files=[]) == wanted
+    return alike and all(file.key.startswith(wanted.prefix) for file in found.files)

@@ -49,8 +49,8 @@ class PipelineTables:
         table = self._read.get(part.stage)
         if table is None:
             table = self._read[part.stage] = await self._table(part.stage)
-        key = item.columns.get(part.join.on)
-        found = None if key is None else table.get(str(key))
+        key = key_text(item.columns.get(part.join.on))
+        found = None if key is None else table.get(key)
         if found is not None:
             more: dict[str, Any] = msgspec.json.decode(found)
             return Passed(item.id, {**item.columns, **more}, order=item.order)
@@ -112,14 +112,24 @@ class PipelineTables:
         """The columns of each row as JSON, by its key. Of several rows with a key, the first."""
         table, size = dict[str, bytes](), 0
         async for row in self._rows(stage):
-            key, columns = str(row["key"]), msgspec.json.encode(row["columns"])
-            if key in table:
+            key, columns = key_text(row["key"]), msgspec.json.encode(row["columns"])
+            if key is None or key in table:
                 continue
             size += len(key) + len(columns)
             if size > _MAX_BYTES:
                 raise _too_large(stage, f"{_MAX_BYTES} bytes")
             table[key] = columns
         return table
+
+
+def key_text(value: object) -> str | None:
+    """The key that a value is, as text; None if it is none. A number and its text are one key."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        # A column of integers of which some are missing often comes with fractions.
+        return str(int(value))
+    return msgspec.json.encode(value).decode()
 
 
 def _ranked(part: Ranking, table: _Ranked, items: Sequence[Item]) -> list[Outcome]:

@@ -210,7 +210,7 @@ class Planner:
             **self._fields(check, shares),
             **self._outlooks.predicted_cost(shares.tokens),
             **ends,
-            **_warnings([*warnings, *check.warnings]),
+            **_warnings([*warnings, *check.refusals, *check.warnings]),
         }
         quota = self._quota_of(shares, tenant)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
@@ -341,7 +341,7 @@ class Planner:
                 **self._fields(check, shares),
                 **self._outlooks.predicted_cost(shares.tokens),
                 **ends,
-                **_warnings([*warnings, *check.warnings]),
+                **_warnings([*warnings, *check.refusals, *check.warnings]),
             }
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:

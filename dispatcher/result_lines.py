@@ -20,7 +20,7 @@ from shared.ledger.merging import as_stream, chunked, merged, read_lines, stretc
 from shared.ledger.parts import read_section
 from shared.slices import Part, PlannedSlice, Section, Slice
 from shared.state import BatchRecord, State
-from shared.storage import Storage
+from shared.storage import PART_BYTES, ReadBytes, Storage
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class ResultLines:
         self._reading_without_copy = asyncio.Lock()
 
     async def output(self) -> AsyncIterator[bytes]:
-        """The lines of the output file, in chunks."""
+        """The lines of the output file, in chunks; what a large part has of it is a `ReadBytes`."""
 
         def fetch(planned: PlannedSlice) -> Awaitable[bytes]:
             return self._fetch(planned.part, _output_section)
@@ -157,15 +157,16 @@ class ResultLines:
         """The slice's lines. Raises NotFoundError."""
         if slice_.copy is None:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
-        name, start, end = slice_.copy[:3]
+        # Names stand in both, and the lines of an addition are where they cannot get lost.
+        name, start, end = (copy := slice_.copy.plain or slice_.copy)[:3]
         if name not in self._copies:
             # Slices of one copy follow each other.
             self._copies = {name: InputReader(self._storage, self._record, copy=name)}
         with suppress(NotFoundError):
             lines = await self._copies[name].get(start, end)
-            if slice_.copy.fits(lines):
+            if copy.fits(lines):
                 return split(lines)
-        if slice_.copy.is_input:
+        if copy.is_input:
             raise NotFoundError(f"Batch {self._record.id} has lost the copy {name}.")
         async with self._reading_without_copy:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
@@ -197,7 +198,13 @@ class ResultLines:
             await asyncio.gather(*left, return_exceptions=True)
 
     async def _fetch(self, part: Part | None, section: _SectionOf) -> bytes:
-        return b"" if part is None else await read_section(self._storage, part, section(part))
+        if part is None:
+            return b""
+        place = section(part)
+        body = await read_section(self._storage, part, place)
+        if len(body) < PART_BYTES:
+            return body
+        return ReadBytes.at(body, part.key, part.etag, place.start)
 
     async def _planned(self) -> AsyncIterator[PlannedSlice]:
         if plan := self._record.fields.get("plan"):

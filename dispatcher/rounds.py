@@ -95,15 +95,23 @@ class Rounds:
         return record.tenant
 
     async def _round(self) -> None:
-        await self._lanes.look_at_tenants()
-        for batch_id in await self._state.batches.in_status(Status.VALIDATING):
+        batches = self._state.batches
+        # In one round trip: a small batch waits for several rounds.
+        _, new, over, closing, damaged, lanes = await asyncio.gather(
+            self._lanes.look_at_tenants(),
+            batches.in_status(Status.VALIDATING),
+            batches.in_status(Status.FINALIZING),
+            batches.in_status(Status.CANCELLING),
+            self._state.remakes.waiting(),
+            self._state.lanes.names(),
+        )
+        for batch_id in new:
             self._duties.start(batch_id, self.plan, nullcontext())
-        for status in (Status.FINALIZING, Status.CANCELLING):
-            for batch_id in await self._state.batches.in_status(status):
-                self._duties.start(batch_id, self.finish, nullcontext())
-        for batch_id in await self._state.remakes.waiting():
+        for batch_id in (*over, *closing):
+            self._duties.start(batch_id, self.finish, nullcontext())
+        for batch_id in damaged:
             self._duties.start(batch_id, self.remake, nullcontext())
-        for lane in sorted(self._lanes.always.union(await self._state.lanes.names())):
+        for lane in sorted(self._lanes.always.union(lanes)):
             await survive(partial(self._lanes.feed, lane), "feed", of=lane)
             # In the background, because Ray may not answer, and batches must continue.
             self._duties.start(lane, self._lanes.keep, nullcontext())

@@ -13,6 +13,7 @@ from dispatcher.packing import InlineBatch, Packer
 from dispatcher.ready import find_manifest
 from dispatcher.replies import address_of
 from shared import ids
+from shared.answer_cache import cache_seconds
 from shared.bus.messages import (
     DatasetInput,
     FileInput,
@@ -22,7 +23,6 @@ from shared.bus.messages import (
     RejectedError,
     S3Input,
     Submission,
-    cache_seconds,
     decode_submission,
     fingerprint,
     window_seconds,

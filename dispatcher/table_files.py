@@ -50,14 +50,17 @@ async def write_table(
     file_id_of: Callable[[int], str],
     *,
     about: Mapping[str, str],
+    is_repeatable: bool = False,
 ) -> MadeTable:
     """Write the files into the table's folder, and then that it is whole.
 
-    `file_id_of` names a file by its number, and `about` says in logs what the table is of. Raises
-    what `frames` raises but LostTableError, and what `storage` raises.
+    `file_id_of` names a file by its number, and `about` says in logs what the table is of. With
+    `is_repeatable`, all attempts write the same files. Raises what `frames` raises but
+    LostTableError, and what `storage` raises.
     """
-    # Nobody shall take half of this attempt for the whole of another one.
-    await storage.remove([f"{table.prefix}{SUCCESS}"])
+    if not is_repeatable:
+        # Nobody shall take half of this attempt for the whole of another one.
+        await storage.remove([f"{table.prefix}{SUCCESS}"])
     files: list[Assembled] = []
     try:
         async for first in frames:

@@ -81,7 +81,7 @@ def calling(due: Due) -> Span:
                 # The rest of the URL may hold a secret of the receiver's.
                 "server.address": url.hostname or "",
                 "http.request.resend_count": due.tries,
-                "batchyard.batch.id": batch_id,
+                f"batchyard.{due.event.about}.id": batch_id,
                 "cloudevents.event_type": due.event.type,
             }
         )

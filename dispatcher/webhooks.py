@@ -143,7 +143,7 @@ class Deliverer:
             "webhook.attempted",
             delivery_id=due.id,
             endpoint_id=due.endpoint,
-            batch_id=due.event.data.id,
+            **{f"{due.event.about}_id": due.event.data.id},
             outcome=verdict.outcome,
             status=answer.status,
             reason=answer.error,

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import MetadataLimits, missing, require_one_of, require_small
 from gateway.file_rules import ExpiresAfter
-from shared.bus.messages import Cache, Deliver
+from shared.answer_cache import Cache
+from shared.bus.messages import Deliver
 from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
 from shared.integers import Priority

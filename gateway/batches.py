@@ -28,7 +28,8 @@ from gateway.route_docs import addition, json_body
 from gateway.settings import GatewaySettings
 from gateway.traces import trace_of
 from shared import crash, ids
-from shared.bus.messages import cache_seconds, window_seconds
+from shared.answer_cache import cache_seconds
+from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.ledger.commits import cancel
 from shared.ledger.manifests import Manifest

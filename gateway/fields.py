@@ -111,8 +111,9 @@ def complaint(  # noqa: C901, PLR0911  # one case per kind of error, as flat as 
         case _ if kind in _EXPECTED:
             return _wrong_type(param, _EXPECTED[kind], value)
         case _:
+            reason = first["msg"].removeprefix("Value error, ")
             return InvalidInputError(
-                f"Invalid value for '{param}': {first['msg']}.", param=param, code="invalid_value"
+                f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value"
             )
 
 

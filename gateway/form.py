@@ -20,6 +20,7 @@ from shared.errors import InvalidInputError, TooLargeError
 
 #: The limit of a form besides its file, which bounds the memory for headers and fields.
 MAX_FORM_BYTES = 256 * 1024
+_MAX_OTHERS = 8
 _NOT_A_FORM = (
     "We could not parse your multipart form. Let an HTTP library build the body: it must be "
     "multipart/form-data, and the content type must name the boundary."
@@ -39,13 +40,15 @@ class Form:
         self._fed_bytes = 0
         self._file = _Part()
         self._fields: Mapping[str, _Part] = {name: _Part() for name in fields}
+        #: The first names of fields that are neither.
+        self.others: list[str] = []
         try:
             self._parser = StreamingFormDataParser({"content-type": content_type})
         except _PARSER_ERRORS as error:
             raise InvalidInputError(_NOT_A_FORM) from error
         for name, part in ((file_field, self._file), *self._fields.items()):
             self._parser.register(name, part)
-        self._parser.register("", NullTarget(), matches=lambda *_: True)
+        self._parser.register("", NullTarget(), matches=self._is_another)
 
     @property
     def filename(self) -> str:
@@ -87,6 +90,12 @@ class Form:
             raise missing(self._file_field)
         if not self._file.is_whole:
             raise InvalidInputError(f"{_NOT_A_FORM} This one ends in the middle of the file.")
+
+    def _is_another(self, _: str, name: str) -> bool:
+        is_known = name == self._file_field or name in self._fields
+        if not is_known and name not in self.others and len(self.others) < _MAX_OTHERS:
+            self.others.append(name)
+        return not is_known
 
     def fields(self) -> dict[str, str]:
         """The fields that have arrived in full."""

@@ -18,6 +18,7 @@ from gateway.live_answers import EVENTS, JSON, envelope, error_event
 from gateway.live_call import asked_of, begun, handed_on, whole
 from gateway.live_client import Answer, BrokenAnswerError, Handed
 from gateway.live_docs import ANSWERS, live_docs, operation_name
+from gateway.live_form import body_of_form, is_form
 from gateway.live_request import object_of
 from shared.cache_salt import cache_salt
 from shared.openai.endpoints import ENDPOINTS
@@ -34,11 +35,11 @@ _ERROR = 400
 async def answer_live(request: Request, tenant: Tenant, services: Use) -> Response:
     """The model's answer. With `stream`, it comes as server-sent events.
 
-    The body is that of a batch's row, with the same rules, and may have `stream` besides. The
-    model needs `live` in the operator's catalog.
+    The body is that of a batch's row, with the same rules, and may have `stream` besides; a sound
+    may come as a file in OpenAI's form. The model needs `live` in the operator's catalog.
     """
     path = request.scope["path"]
-    body = await read_bytes(request, services.settings.max_live_bytes)
+    body = await _body_of(request, services.settings.max_live_bytes)
     asked, adapter = await asked_of(services, tenant, path, object_of(body))
     place = await begun(services, tenant, asked, request.state.limit_headers.update)
     call = Handed(
@@ -69,6 +70,14 @@ for _endpoint in ENDPOINTS.values():
         responses=ANSWERS,
         openapi_extra=live_docs(_endpoint),
     )
+
+
+async def _body_of(request: Request, most: int) -> bytes:
+    """The call's body, as JSON. Raises InvalidInputError and TooLargeError."""
+    endpoint, kind = ENDPOINTS[request.scope["path"]], request.headers.get("content-type", "")
+    if is_form(endpoint, kind):
+        return await body_of_form(endpoint, kind, request.stream(), max_bytes=most)
+    return await read_bytes(request, most)
 
 
 async def _whole(answer: Answer) -> Response:

@@ -10,6 +10,7 @@ from shared.errors import InvalidInputError, NotFoundError
 from shared.openai.bodies import Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS, Endpoint
 from shared.openai.media import MediaRules
+from shared.openai.media_tokens import media_prediction
 from shared.openai.row_limits import int_of, sequences
 from shared.openai.row_rules import RowRules
 
@@ -126,7 +127,7 @@ def _require_good(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any])
 
 
 def _tokens(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any]) -> int:
-    """Of the prompt, as far as its length tells, and the most that the answers may have."""
+    """Of the prompt, as its length and its media tell, and the most that the answers may have."""
     contents = [body[name] for form in endpoint.forms for name in form if name in body]
     length = sum(len(one) if isinstance(one, str) else len(json.dumps(one)) for one in contents)
     answer = 0
@@ -136,7 +137,9 @@ def _tokens(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any]) -> in
         answer = next((int_of(value, usual) for value in given if value is not None), usual)
         if (most := model.rules.max_output) is not None:
             answer = min(answer, most)
-    return 1 + length // _CHARACTERS_A_TOKEN + max(0, answer) * sequences(endpoint, body)
+    media_length, media_tokens = media_prediction(body, model.rules.images)
+    prompt = max(0, length - media_length) // _CHARACTERS_A_TOKEN + media_tokens
+    return 1 + prompt + max(0, answer) * sequences(endpoint, body)
 
 
 def _served(model: LiveModel) -> str:

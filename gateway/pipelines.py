@@ -16,16 +16,17 @@ from gateway.dependencies import Services, Use
 from gateway.fields import parsed, require_one_of, require_small
 from gateway.limits import reserve_batch
 from gateway.pipeline_dry_run import SAMPLED_ROWS, PipelineDryRun, PipelineDryRuns
-from gateway.pipeline_shapes import Pipeline, to_shape
 from gateway.route_docs import addition, json_body
 from gateway.tokens import loaded, tokenizer_file
 from shared import ids
+from shared.answer_cache import cache_seconds
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError
 from shared.ledger.pipelines import Closing, StoredPipeline, write_tokenizer
 from shared.openai.shapes import CursorPage
 from shared.pipeline.declaration import Declaration, Stage
 from shared.pipeline.plan import check, planned
+from shared.pipeline.shapes import Pipeline, to_shape
 from shared.pipeline.table import rows_table
 from shared.state import PipelineRecord
 from shared.submission.accept import HTTP_KEY
@@ -159,6 +160,11 @@ async def _stored(
         joined=joined,
         tokenizers=await _tokenizers(services, pipeline_id, declaration),
         output_seconds=services.settings.output_seconds,
+        cache_seconds={
+            call.stage: cache_seconds(call.call.cache, most=services.settings.cache_seconds)
+            for call in planned(declaration).calls
+            if call.call.cache
+        },
         output=output,
     )
 

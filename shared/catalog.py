@@ -29,6 +29,7 @@ from shared.openai.image_rules import ImageRule
 from shared.openai.media import MediaLimits, MediaRules
 from shared.openai.row_limits import MAX_ANSWERS, MAX_INPUTS, RowLimits
 from shared.openai.row_rules import RowRules
+from shared.starting import Starting
 
 #: Changes with what lane jobs and engines say to each other, so that no lane job calls an engine
 #: that an older version deployed.
@@ -207,6 +208,7 @@ class Model(_Strict):
     image_tokens: ImageRule | None = None
     live: LiveCalls | None = None
     moderation: Moderation | None = None
+    start: Starting | None = None
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
@@ -218,6 +220,11 @@ class Model(_Strict):
     def seats(self) -> int:
         """How many rows one replica computes at once."""
         return int(self.engine.get("max_num_seqs", DEFAULT_SEATS))
+
+    @property
+    def starting(self) -> Starting:
+        """How its engine starts."""
+        return self.start or Starting()
 
     @property
     def gpus(self) -> int:
@@ -360,7 +367,10 @@ class Catalog(_Strict):
 
         Weights that are replaced where they are do not change it. Raises NotFoundError.
         """
-        what = [name, self.model(name).model_dump(mode="json", include=_ANSWERING)]
+        model = self.model(name)
+        what = [name, model.model_dump(mode="json", include=_ANSWERING)]
+        if model.starting.arguments:
+            what.append(model.starting.arguments)
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def lane_of(self, name: str) -> Lane:
@@ -401,7 +411,7 @@ class Catalog(_Strict):
             del what["live"]
         else:
             del what["live"]["wait_seconds"]
-        for field in ("moderation", "tenant_lora"):
+        for field in ("moderation", "start", "tenant_lora"):
             if what[field] is None:
                 del what[field]
         what["protocol"] = _ENGINE_PROTOCOL

@@ -20,6 +20,7 @@ from shared.catalog import Catalog, Model, slug
 from shared.errors import SetupError
 from shared.openai.endpoints import Task
 from shared.openai.image_rules import ImageRule, image_rule_of
+from shared.starting import starting_problems
 
 #: Engine arguments that have a field of their own, or that the deployment decides.
 RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
@@ -50,10 +51,19 @@ def catalog_digest(path: Path) -> str:
 
 def load_catalog(path: Path) -> Catalog:
     """Read and check the file. The CatalogError's text has every problem, one on each line."""
+    return catalog_of(path, catalog_text(path))
+
+
+def catalog_text(path: Path) -> str:
+    """What the file says. Raises CatalogError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise CatalogError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def catalog_of(path: Path, text: str) -> Catalog:
+    """As `load_catalog`, if the file said this."""
     raw, marks = _parse(path, text)
     if not isinstance(raw, dict):
         raise CatalogError(f"{path}:1: the file is empty or not a mapping")
@@ -237,6 +247,8 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
         yield from _pool_problems(catalog, entry, at)
         for argument, reason in _closed_arguments(entry):
             yield _Problem((*at, "engine", argument), reason)
+        for field, reason in starting_problems(entry.starting, entry.engine, entry.env):
+            yield _Problem((*at, "start", field), reason)
         for alias in entry.served_names:
             if alias in served:
                 here = at if alias == name else (*at, "lora", alias)

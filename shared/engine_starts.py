@@ -31,6 +31,10 @@ class Start(msgspec.Struct, frozen=True):
     stages: dict[str, float]
     #: How long the first row that it answered with success took, in seconds; None until then.
     first_row_seconds: float | None = None
+    #: How often its core has been started again since, in place of one that died, and the stages
+    #: of the last time.
+    restarts: int = 0
+    last_restart_stages: dict[str, float] = {}
 
 
 def whole_start(start: Start, seconds: float) -> Mapping[str, float]:

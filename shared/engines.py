@@ -93,6 +93,10 @@ class ReplicaNumbers(msgspec.Struct, frozen=True, kw_only=True):
     #: Tokens of prompts that were looked for in the prefix cache, and those that were found.
     prefix_queries: int
     prefix_hits: int
+    #: Tokens that were computed, and those of them that were computed again after a preemption. An
+    #: older version has deployed replicas that do not tell it.
+    computed_tokens: int = 0
+    recomputed_tokens: int = 0
     #: The part of the KV cache that is in use.
     kv_usage: float
     #: Sequences that vLLM computes, and those that it has and does not.

@@ -62,6 +62,13 @@ class EngineView(_Shape):
     first_row_seconds: float | None = Field(
         description="How long the first row after it took. Null until there was one."
     )
+    restarts: int = Field(
+        description="How often the replica that started last has put another core in the place of "
+        "one that died."
+    )
+    last_restart_stages: dict[str, float] = Field(
+        description="What the last of them was made of, in seconds; their sum is all of it."
+    )
 
 
 class LaneTenant(_Shape):
@@ -246,6 +253,8 @@ def _engine(
             last_start_seconds=0.0,
             last_start_stages={},
             first_row_seconds=None,
+            restarts=0,
+            last_restart_stages={},
         )
     seconds = found.last_start_seconds
     stages = dict(whole_start(start, seconds)) if start else {}
@@ -273,6 +282,8 @@ def _engine(
         last_start_seconds=sum(stages.values()) if stages else seconds,
         last_start_stages=stages,
         first_row_seconds=start.first_row_seconds if start else None,
+        restarts=start.restarts if start else 0,
+        last_restart_stages=start.last_restart_stages if start else {},
     )
 
 

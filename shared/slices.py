@@ -40,6 +40,8 @@ class Copy(NamedTuple):
     end: int
     #: The checksum of these bytes; empty in plans of versions that kept none.
     checksum: str = ""
+    #: Of a copy of an addition with answers: the same lines without them, in the addition itself.
+    plain: "Copy | None" = None
 
     @property
     def has_errors(self) -> bool:
@@ -58,7 +60,7 @@ class Copy(NamedTuple):
 
     def fits(self, body: bytes) -> bool:
         """Whether these are its bytes."""
-        return Section(*self[1:]).fits(body)
+        return Section(*self[1:4]).fits(body)
 
 
 class Slice(NamedTuple):
@@ -87,12 +89,6 @@ class Slice(NamedTuple):
             return range(self.first_row, self.first_row + self.rows)
         return [self.first_row + row for row in _rows_of(self.mask)]
 
-    @property
-    def bytes_read(self) -> int:
-        """How many bytes its lines are read from."""
-        place = self.copy or self
-        return place.end - place.start
-
     def pick(self, lines: Sequence[T]) -> Sequence[T]:
         """The slice's own items out of `lines`, which has one for each row in its bytes."""
         if not self.mask:
@@ -103,6 +99,8 @@ class Slice(NamedTuple):
     def to_text(self) -> str:
         """The slice as stored in Redis. Scripts read rows and tokens by position."""
         length = 8 if self.copy else 7 if self.lane or self.mask else 5
+        if self.copy and self.copy.plain is None:
+            return json.dumps([*self[:7], self.copy[:4]])
         return json.dumps(self[:length])
 
 

@@ -1,6 +1,7 @@
 """A replica without Ray and vLLM: the real door and entrance, and an app that answers as asked."""
 
 import asyncio
+import itertools
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -25,8 +26,8 @@ from worker.live_door import LiveDoor
 HELLO, WAIT, BREAK, DIE, REFUSE = "hello", "wait", "break", "die", "refuse"
 #: The `lora_alpha` of an adapter that cannot be loaded.
 MISFIT = 13
-#: The same for an answer of three MiB.
-LARGE = "large"
+#: The same for an answer of three MiB, and for one that never ends.
+LARGE, ENDLESS = "large", "endless"
 EVENTS = [
     b'data: {"choices": [{"index": 0, "delta": {"content": "%d"}}]}\n\n' % n for n in range(3)
 ]
@@ -51,7 +52,7 @@ class App:
         body = json.loads((await receive())["body"])
         self.bodies.append(body)
         self.request_ids.append(dict(scope["headers"])[b"x-request-id"].decode())
-        says = body["messages"][-1]["content"]
+        says = body["messages"][-1]["content"] if "messages" in body else HELLO
         if says == REFUSE:
             error = {"message": "Too long.", "type": "BadRequestError", "param": None, "code": 400}
             await send_result(send, failure(400, error))
@@ -70,7 +71,7 @@ class App:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if says == DIE:
             raise ConnectionAbortedError
-        for event in EVENTS:
+        for event in itertools.repeat(EVENTS[0]) if says == ENDLESS else EVENTS:
             await send({"type": "http.response.body", "body": event, "more_body": True})
             if says == BREAK:
                 raise ConnectionAbortedError

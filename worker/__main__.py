@@ -1,4 +1,4 @@
-"""`python -m worker lane LANE --job ID` inside Ray; `python -m worker check CATALOG` before it."""
+"""`python -m worker lane LANE --job ID` inside Ray; `check CATALOG` and `tune MODEL` before it."""
 
 import argparse
 import logging
@@ -15,6 +15,8 @@ def main() -> int:
         from worker.check import check_catalog
 
         return check_catalog(arguments.catalog)
+    if arguments.command == "tune":
+        return _tune(arguments)
     return _run_lane(arguments.lane, arguments.job, arguments.catalog, unknown)
 
 
@@ -33,10 +35,33 @@ def read_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     )
     check = commands.add_parser("check", help="check CATALOG's engine arguments against vLLM's")
     check.add_argument("catalog", type=Path)
+    tune = commands.add_parser("tune", help="try settings of MODEL's engine on this machine")
+    tune.add_argument("model")
+    tune.add_argument("--catalog", type=Path, required=True)
+    tune.add_argument("--rows", type=Path, required=True)
+    tune.add_argument("--minutes", type=float, required=True)
+    tune.add_argument("--pool")
     arguments, unknown = parser.parse_known_args(words)
     if unknown and arguments.command != "lane":
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return arguments, unknown
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from shared.errors import SetupError
+    from worker.tune import tell, tune
+
+    try:
+        return tune(
+            arguments.catalog,
+            arguments.model,
+            arguments.rows,
+            minutes=arguments.minutes,
+            pool=arguments.pool,
+        )
+    except SetupError as error:
+        tell("failed", reason=str(error))
+        return 2
 
 
 def _run_lane(lane_name: str, job: str, digest: str, unknown: list[str]) -> NoReturn:

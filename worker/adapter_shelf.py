@@ -141,6 +141,12 @@ class AdapterShelf:
                 self._adapters[name].is_doomed = True
         await self._remove_unused(names)
 
+    async def close(self) -> None:
+        """Remove what is here: vLLM's core, which had loaded it, is gone."""
+        while self._adapters:
+            _, adapter = self._adapters.popitem()
+            await asyncio.to_thread(shutil.rmtree, adapter.folder, ignore_errors=True)
+
     async def _make_room(self) -> None:
         """Wait until there is a place for one more."""
         while len(self._adapters) >= self._kept:

@@ -7,7 +7,7 @@ on the model's weights shows only when the model loads.
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from shared.catalog import Catalog, Model
 from shared.catalog_file import CatalogError, Marks, catalog_lines, load_catalog, tasks_in
 from shared.openai.endpoints import ENDPOINTS, Task, endpoints_of
 from worker.engine_endpoints import not_answered
+from worker.engine_environment import forks_core
 from worker.engine_need import needs
 
 #: Each of them is enough.
@@ -45,6 +46,12 @@ def check_catalog(path: Path) -> int:
         f"models.{name}.engine.{argument}: {reason}"
         for name, model in catalog.models.items()
         for argument, reason in _problems(model, known)
+    ]
+    problems += [
+        f"{path}:{marks.line(('models', name, 'start', field))}: "
+        f"models.{name}.start.{field}: {reason}"
+        for name, model in catalog.models.items()
+        for field, reason in _start_problems(catalog, model, known)
     ]
     problems += _endpoint_problems(path, marks, catalog)
     problems += _hearing_problems(path, marks, catalog)
@@ -156,8 +163,29 @@ def _known_arguments() -> dict[str, list[Any]]:
     return known
 
 
+def _start_problems(
+    catalog: Catalog, model: Model, known: dict[str, list[Any]]
+) -> Iterator[tuple[str, str]]:
+    yield from _misfits(model.starting.arguments, known)
+    if model.start is None or "core" not in model.start.model_fields_set:
+        return
+    for name in model.pools:
+        if model.start.core == "forked" and not forks_core(model, catalog.pools[name]):
+            yield (
+                "core",
+                f"on pool `{name}` the model runs in workers beside its core, which cannot be "
+                "forked; leave it out",
+            )
+
+
 def _problems(model: Model, known: dict[str, list[Any]]) -> Iterator[tuple[str, str]]:
-    for argument, value in model.engine.items():
+    yield from _misfits(model.engine, known)
+
+
+def _misfits(
+    arguments: Mapping[str, Any], known: dict[str, list[Any]]
+) -> Iterator[tuple[str, str]]:
+    for argument, value in arguments.items():
         if argument not in known:
             near = difflib.get_close_matches(argument, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

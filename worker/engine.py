@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from worker.adapter_loader import VllmLoader
 from worker.adapter_shelf import AdapterShelf, unknown
 from worker.answers import Answers
 from worker.collector import collector_paused
+from worker.core_life import CoreLife, while_core_lives
 from worker.drain import Drain, before_stop
 from worker.engine_bounds import refuse_killers
 from worker.engine_config import llm_config
@@ -47,7 +48,7 @@ from worker.engine_front import keep_environment, stop_statistics
 from worker.engine_numbers import CoreMeter
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
-from worker.engine_stages import StageClock, written_here
+from worker.engine_stages import StageClock
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.engine_variables import (
     DRAIN_SECONDS_VARIABLE,
@@ -61,6 +62,7 @@ from worker.engine_variables import (
     SPARE_SEATS_VARIABLE,
 )
 from worker.entrance import Entrance, Guest, WithdrawnError
+from worker.fork_server import ForkServer
 from worker.front_count import fronts_here
 from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
@@ -77,6 +79,7 @@ from worker.progress import Progress
 from worker.row_groups import in_groups
 from worker.row_rules import bounded_result, refused, rules_from
 from worker.rows import usage_of
+from worker.tokenizer_copies import share_vocabularies
 
 with collector_paused():
     from ray import serve
@@ -90,8 +93,15 @@ log = structlog.get_logger()
 _LOG_LEVEL = "INFO"
 #: How often the engine's progress is checked, in seconds.
 _CHECK_SECONDS = 1.0
+#: How often it is looked whether rows of a dead core have left, in seconds.
+_LOOK_SECONDS = 0.05
 #: How long vLLM may take to notice that its processes are dead, in seconds.
 _DEATH_SECONDS = 30.0
+#: How long live calls of a dead core may tell their clients so, in seconds: one that does not read
+#: would keep the next core from all others.
+_LAST_WORD_SECONDS = 2.0
+#: A core that restarts may take so many times as long as the first start of its replica.
+_STARTS = 3
 #: How long a result waits for others before it is sent, in seconds. A message costs about as much
 #: as the answer of a short row.
 _GROUP_SECONDS = 0.01
@@ -111,6 +121,8 @@ class BatchServer(LLMServer):
 
     #: Set before the constructor runs: the replica has started long before.
     clock: StageClock
+    #: What forks the core, and the fronts; None where the core is spawned, until there are fronts.
+    forks: ForkServer | None
 
     async def __init__(self, model: str, pool: str) -> None:  # type: ignore[misc]  # as Ray's
         """For a model and a pool of the catalog, as JSON."""
@@ -122,6 +134,7 @@ class BatchServer(LLMServer):
 
     async def start(self) -> None:
         """Load the model. Ray's constructor calls this once."""
+        began_at = time.monotonic()
         configure_own("engine", _LOG_LEVEL)
         config: Any = self._llm_config  # Ray's annotations allow None, which it never is
         source = Path(config.model_loading_config.model_source)
@@ -131,23 +144,21 @@ class BatchServer(LLMServer):
             # There is nothing to download, and the task that looks would import vLLM first.
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
+        share_vocabularies()
         sweep_leftovers(logs_of_ray())
-        # They import vLLM while the model is loaded.
-        self._fronts = Fronts(self._front_count) if self._front_count > 1 else None
+        self._fronts = None
+        if self._front_count > 1:
+            self.forks = self.forks or ForkServer()
+            self._fronts = Fronts(self._front_count, self.forks)
         try:
             with collector_paused():
                 await super().start()  # type: ignore[no-untyped-call]  # Ray's
         except Exception as error:
             # A child process that failed wrote its reason into this replica's log, nowhere else.
-            if (reason := _last_child_error()) is None:
+            if (reason := _last_child_error(self.clock)) is None:
                 raise
             raise SetupError(reason) from error
-        self.clock.divide_core("\n".join(written_here()))
-        engine: Any = self.engine
-        self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
-        app = await engine.build_asgi_app()
-        self._openai = OpenAILayer(app)
-        self._shelf = _shelf(self._model, self._client, app)
+        app = await self._meet_core()
         #: Rows whose adapters vLLM loads: if it dies, one of them may be the reason.
         self._loading: set[_Row] = set()
         require_endpoints(os.environ, self._openai.endpoints)
@@ -160,7 +171,7 @@ class BatchServer(LLMServer):
             _capacity(self._client.vllm_config), goals=_goals(), yielding=_yielding()
         )
         self._gpus = _gpus(self._client.vllm_config)
-        self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
+        self._answers = Answers[FrontGoneError | None](max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
         self._guests: dict[_Row, Guest] = {}
         self._is_hung = False
@@ -168,12 +179,8 @@ class BatchServer(LLMServer):
         self._meter = CoreMeter()
         #: How many replicas the batches need, and until when that holds.
         self._needed = self._needed_until = 0.0
-        attend(self._client.engine_core, self._entrance, self._progress, self._meter)
-        refuse_killers(self._client)
         keep_environment()
-        await self._connect_fronts(engine._vllm_args)  # noqa: SLF001  # as above
-        # From here on, the core's outputs pass what stands before it.
-        stop_statistics(self._client)
+        await self._stand_before_core()
         self._live = LiveCalls(
             self._client,
             app,
@@ -187,41 +194,134 @@ class BatchServer(LLMServer):
         seconds = float(os.environ[DRAIN_SECONDS_VARIABLE])
         self._drain = Drain(self._entrance, self._live, seconds=seconds)
         before_stop(self._stop)
-        self._watching = asyncio.create_task(self._kill_when_hung())
+        self.core_life = CoreLife(is_only_one=self._model.max_replicas == 1)
+        self._start_seconds = time.monotonic() - began_at
+        self._healing = asyncio.create_task(self._heal())
         self.clock.end("server")
 
-    async def _connect_fronts(self, arguments: Any) -> None:
+    async def _meet_core(self) -> Any:
+        """Make what depends on the core that has started; returns vLLM's app."""
+        self.clock.divide_core()
+        engine: Any = self.engine
+        self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
+        app = await engine.build_asgi_app()
+        self._openai = OpenAILayer(app)
+        self._shelf = _shelf(self._model, self._client, app)
+        return app
+
+    async def _stand_before_core(self) -> None:
+        """From here on, what goes to the core and comes from it passes the queue and the seats."""
+        attend(self._client.engine_core, self._entrance, self._progress, self._meter)
+        refuse_killers(self._client)
         self.clock.end("server")
         if self._fronts is not None:
-            await self._fronts.connect(self._client, arguments)
+            engine: Any = self.engine
+            await self._fronts.connect(self._client, engine._vllm_args)  # noqa: SLF001  # as above
             self.clock.end("fronts")
+        stop_statistics(self._client)
+
+    async def _heal(self) -> None:
+        """Have another core in place of each that dies, as long as that helps."""
+        try:
+            await self._heal_until_hopeless()
+        finally:
+            self.core_life.end()
+
+    async def _heal_until_hopeless(self) -> None:
+        while True:
+            watching = asyncio.create_task(self._kill_when_hung())
+            # It ends when the core does.
+            await asyncio.wait([self._client.output_handler])
+            watching.cancel()
+            has_answered = self.clock.has_answered
+            if not self._may_restart(has_answered=has_answered):
+                break
+            try:
+                # A core that hangs while it starts would keep its callers waiting for ever.
+                async with asyncio.timeout(_STARTS * self._start_seconds + _DEATH_SECONDS):
+                    await self._restart_core()
+            except Exception as error:  # noqa: BLE001  # whatever it is, a new replica may help
+                reason = _last_child_error(self.clock) or type(error).__name__
+                log.error("engine.not_restarted", reason=reason)  # noqa: TRY400  # as it says
+                break
+
+    def _may_restart(self, *, has_answered: bool) -> bool:
+        """Whether the core that has died gets a successor here, not in another replica.
+
+        Where Ray's workers are part of the engine, they have died with it.
+        """
+        is_kept = self._in_core and not self._drain.has_begun
+        return is_kept and self.core_life.may_restart(has_answered=has_answered)
+
+    async def _restart_core(self) -> None:
+        """Start another core; what stands before it stays. Raises what prevents it."""
+        log.warning("engine.restarts", was_hung=self._is_hung)
+        self.clock.begin_again()
+        # Their rows are in no other core, and must not take its life for that of their own.
+        await self.core_life.end_calls(_DEATH_SECONDS)
+        await self._live.end_dead(_LAST_WORD_SECONDS)
+        async with asyncio.timeout(_DEATH_SECONDS):
+            while self._entrance.rows:  # noqa: ASYNC110  # it tells nobody
+                await asyncio.sleep(_LOOK_SECONDS)
+        before, engine = self._client, self.engine
+        if self._fronts is not None:
+            self._fronts.end()
+        if self._shelf is not None:
+            await self._shelf.close()
+        before.shutdown()
+        await engine.restart()  # type: ignore[union-attr]  # `adapted_engine_class` has it
+        app = await self._meet_core()
+        self._guests.clear()
+        self._loading.clear()
+        self._is_hung = False
+        self._progress.note()
+        self._entrance.note(0.0, ())
+        await self._stand_before_core()
+        self._live.reconnect(self._client, app, self._shelf)
+        self.clock.end("server")
+        self.core_life.begin()
+        log.info("engine.restarted", seconds=sum(self.clock.start.last_restart_stages.values()))
+
+    async def check_health(self) -> None:
+        """Raise when Serve is to start another replica."""
+        self.core_life.require_hope()
+        # It may have died a moment ago.
+        if self.core_life.is_coming or self._client.errored:
+            return
+        await super().check_health()
 
     def _get_default_engine_class(self) -> type[Any]:
         return adapted_engine_class(
             super()._get_default_engine_class(),
             self.clock,
             in_core=self._in_core,
+            forks=self.forks,
             fronts=self._front_count,
             takes_live_calls=_goals() is not None,
         )
 
+    @while_core_lives
     async def run_lines(
         self,
         lines: Sequence[bytes],
         order: Sequence[Work],
+        wanted: Collection[str],
     ) -> AsyncGenerator[Results, None]:
         """Answer lines `{"custom_id", "method", "url", "body"[, "request_id"]}`, as they are done.
 
         `order` has a work for each line: what decides when it enters vLLM. Lines that are withdrawn
-        have no result. Raises EngineGoneError when the engine died while lines without a result
-        were in it.
+        have no result, nor have those of batches that are not among the `wanted`. Raises
+        EngineGoneError when the engine died while lines without a result were in it.
         """
         if self._client.errored or self._drain.has_begun:
             # These lines never reached the engine, so they cannot have killed it.
             raise EngineUnavailableError("the engine is about to stop or restart")
         rows = [_row(line, work) for line, work in zip(lines, order, strict=True)]
         left = set(range(len(rows)))
-        runs = map(self._answer, rows, lines, order)
+        runs = [
+            self._answer(row, line, work) if work.batch_id in wanted else _no_result()
+            for row, line, work in zip(rows, lines, order, strict=True)
+        ]
         async with aclosing(in_groups(runs, seconds=_GROUP_SECONDS)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
@@ -246,6 +346,7 @@ class BatchServer(LLMServer):
 
     async def withdraw(self, batch_id: str) -> None:
         """Let no line of the batch enter vLLM that is not there yet."""
+        self.core_life.withdraw(batch_id)
         self._entrance.withdraw(batch_id)
 
     async def complete(self, batch_id: str) -> None:
@@ -274,7 +375,8 @@ class BatchServer(LLMServer):
 
     async def door(self) -> Door | None:
         """Where this replica takes live calls; None if it takes none."""
-        return None if self._drain.has_begun else self._door
+        is_away = self._client.errored or self._drain.has_begun
+        return None if is_away else self._door
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve's autoscaling is told besides the calls that it counts itself."""
@@ -293,6 +395,10 @@ class BatchServer(LLMServer):
 
     async def _stop(self) -> None:
         """Let go of what is here: Serve stops this replica as soon as its calls have ended."""
+        if self.core_life.is_coming:
+            # Who waits for it has given no core its rows.
+            self._healing.cancel()
+            self.core_life.end()
         await self._drain.run()
         await self._live_door.close()
 
@@ -306,9 +412,14 @@ class BatchServer(LLMServer):
             return EngineHungError("the engine hung while these lines were in it", positions)
         return EngineGoneError("the engine died while these lines were in it", positions)
 
-    async def _answer(self, row: _Row, line: bytes, work: Work) -> Result | FrontGoneError | None:
+    def _answer(
+        self, row: _Row, line: bytes, work: Work
+    ) -> asyncio.Future[Result | FrontGoneError | None]:
+        return self._answers.ask(row, partial(self._run, row, line, work))
+
+    async def _run(self, row: _Row, line: bytes, work: Work) -> Result | FrontGoneError | None:
         try:
-            return await self._answers.answer(row, lambda: self._run_line(row, line, work))
+            return await self._run_line(row, line, work)
         except WithdrawnError:
             return None
         except FrontGoneError as error:
@@ -420,28 +531,34 @@ class BatchServer(LLMServer):
         return count + (self._fronts.unfinished if self._fronts else 0)
 
     async def _kill_when_hung(self) -> None:
-        """Kill an engine that hangs, so that its calls end and Ray starts another one."""
-        while not self._progress.has_stalled(self._unfinished()):
+        """Kill an engine that hangs, so that its calls end and another one starts."""
+        client = self._client
+        while not self._progress.has_stalled(self._unfinished()):  # noqa: ASYNC110  # vLLM tells nothing
             await asyncio.sleep(_CHECK_SECONDS)
-            if self._client.errored:
-                # It died on its own. Its last rows never finish.
-                return
         log.error("engine.hung", seconds=self._progress.seconds, rows=self._unfinished())
         self._is_hung = True
         # The fronts are not the reason, and whoever asks shall hear that the engine hung.
-        fronts = self._fronts.pids if self._fronts else set()
+        spared = self._fronts.pids if self._fronts else set()
+        if self.forks is not None:
+            spared.add(self.forks.pid)
         for process in psutil.Process().children(recursive=True):
-            if process.pid not in fronts:
+            if process.pid not in spared:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
         await asyncio.sleep(_DEATH_SECONDS)
-        if not self._client.errored:
+        if not client.errored:
             os._exit(1)
 
 
 def _row(line: bytes, work: Work) -> _Row:
     digest = hashlib.blake2b(line, digest_size=16).digest()
     return work.batch_id, work.number, digest, work.attempt
+
+
+def _no_result() -> "asyncio.Future[None]":
+    result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    result.set_result(None)
+    return result
 
 
 def _require_wanted() -> None:
@@ -514,10 +631,10 @@ def _gpus(vllm_config: Any) -> float:
     return share * workers
 
 
-def _last_child_error() -> str | None:
+def _last_child_error(clock: StageClock) -> str | None:
     """The last exception that vLLM's child processes wrote into the replica's own log files."""
     last = None
-    for text in written_here():
+    for text in clock.written():
         for line in text.splitlines():
             found = re.search(r"^\((?:EngineCore|Worker)\b.*?\] ((?:\w+\.)*\w*Error: .*)", line)
             last = found[1] if found else last

@@ -41,6 +41,7 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         **_memory(pool),
         **_media_cache(model),
         **model.engine,
+        **model.starting.arguments,
         "max_num_seqs": model.seats + spare_seats(model) + live_seats(model),
         # Each row has a rank of the engine's queue.
         "scheduling_policy": "priority",

@@ -39,7 +39,11 @@ def attend(core: Any, entrance: Entrance, progress: Progress, meter: CoreMeter) 
         entrance.release(ids)
 
     async def get_and_note_output() -> Any:
-        outputs = await get_output()
+        try:
+            outputs = await get_output()
+        except Exception as error:
+            _fail_questions(core, error)
+            raise
         progress.note()
         stats = outputs.scheduler_stats
         meter.note(stats, outputs.outputs)
@@ -58,6 +62,16 @@ def attend(core: Any, entrance: Entrance, progress: Progress, meter: CoreMeter) 
     core.add_request_async = add_seated
     core.abort_requests_async = abort_and_release
     core.get_output_async = get_and_note_output
+
+
+def _fail_questions(core: Any, error: Exception) -> None:
+    """Let whoever has asked the core something, such as to load an adapter, know that it is dead.
+
+    vLLM leaves them waiting.
+    """
+    for answer in list(core.utility_results.values()):
+        if not answer.done():
+            answer.set_exception(error)
 
 
 def set_salt(request: Any, salt: str) -> None:

@@ -16,7 +16,7 @@ from worker.drain import END_SECONDS
 from worker.engine_environment import replica_environment, runs_in_core_process
 from worker.engine_placement import bundles_of, processors_of
 from worker.engine_replica import EngineReplica
-from worker.engine_sizes import ROWS_PER_ENGINE_CALL
+from worker.engine_sizes import rows_of_call
 from worker.engine_status import DEPLOYMENT
 from worker.live_scaling import replicas_wanted
 
@@ -68,7 +68,7 @@ def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
         "autoscaling_config": {
             "min_replicas": model.min_replicas,
             "max_replicas": model.max_replicas,
-            "target_ongoing_requests": math.ceil(model.seats / ROWS_PER_ENGINE_CALL),
+            "target_ongoing_requests": math.ceil(model.seats / rows_of_call(model)),
             # The policy itself decides what has to wait.
             "upscale_delay_s": 0,
             # By default Serve averages over half a minute, which would be added to `idle_seconds`.

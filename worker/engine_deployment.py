@@ -6,11 +6,13 @@ Imports ray and nothing heavier.
 import threading
 
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.config import ProxyLocation
 from ray.serve.exceptions import RayServeException
 
 from shared.catalog import Catalog, Lane
 from shared.engines import innermost_reason
+from shared.errors import TransientError
 from worker.engine_definition import deploy
 from worker.engine_errors import EngineFailedError
 from worker.engine_status import engine_failure, is_deployed, stale_apps
@@ -38,6 +40,21 @@ def ensure_engine(catalog: Catalog, lane: Lane) -> str:
     for other in stale_apps(lane, name):
         serve.delete(other, _blocking=False)
     return name
+
+
+def restore_engine(catalog: Catalog, lane: Lane) -> bool:
+    """Deploy the lane's engine again if it has been removed; returns whether it was. Blocks.
+
+    One that has failed stays so: whoever calls it learns the reason. Raises EngineFailedError when
+    Serve refuses the deployment, TransientError when Ray does not answer.
+    """
+    try:
+        if is_deployed(catalog.app_name(lane)):
+            return False
+        ensure_engine(catalog, lane)
+    except (RayServeException, RayError, TimeoutError) as error:
+        raise TransientError(f"Ray does not answer about its engines: {error!r}") from error
+    return True
 
 
 def start_serve() -> None:

@@ -9,6 +9,7 @@ from worker.engine_endpoints import endpoints_environment
 from worker.engine_sizes import live_seats, spare_seats
 from worker.engine_variables import (
     DRAIN_SECONDS_VARIABLE,
+    FORKED_CORE_VARIABLE,
     FRONTS_VARIABLE,
     HANG_SECONDS_VARIABLE,
     LIVE_GOALS_VARIABLE,
@@ -35,6 +36,7 @@ def replica_environment(model: Model, pool: Pool) -> dict[str, str]:
         SPARE_SEATS_VARIABLE: str(spare_seats(model)),
         SPARE_KV_VARIABLE: str(model.spare_kv),
         FRONTS_VARIABLE: str(asked_fronts(model, pool)),
+        **({FORKED_CORE_VARIABLE: "1"} if forks_core(model, pool) else {}),
         **_live_environment(model),
         **rules_environment(model),
         **endpoints_environment(model),
@@ -45,9 +47,11 @@ def replica_environment(model: Model, pool: Pool) -> dict[str, str]:
 
 def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
     """What vLLM and its libraries find there. The catalog's `env` wins."""
+    starting = model.starting.environment(has_card=_has_card(pool))
     if _has_card(pool) or not runs_in_core_process(model, pool):
-        return {**_share(pool), **model.env}
+        return {**_share(pool), **starting, **model.env}
     return {
+        **starting,
         # vLLM's CPU platform replaces the executor "uni" unless this is 0. `AsyncLLM`, which Ray
         # uses, starts its core process all the same.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -89,6 +93,11 @@ def runs_in_core_process(model: Model, pool: Pool) -> bool:
         is_alone = "CPU" in pool.resources and "VLLM_CPU_OMP_THREADS_BIND" not in model.env
     ways = ("tensor", "pipeline", "data")
     return is_alone and {model.engine.get(f"{way}_parallel_size", 1) for way in ways} == {1}
+
+
+def forks_core(model: Model, pool: Pool) -> bool:
+    """Whether the core is a fork of a process that has imported vLLM (ADR 55)."""
+    return model.starting.core == "forked" and runs_in_core_process(model, pool)
 
 
 def _has_card(pool: Pool) -> bool:

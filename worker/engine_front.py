@@ -11,9 +11,10 @@ def stop_statistics(client: Any) -> None:
     """
     client.log_stats = client.output_processor.log_stats = False
     client.logger_manager = None
-    # The task that takes the core's outputs has read these already.
-    client.output_handler.cancel()
-    client.output_handler = None
+    if client.output_handler is not None:
+        # The task that takes the core's outputs has read these already.
+        client.output_handler.cancel()
+        client.output_handler = None
     client._run_output_handler()  # noqa: SLF001  # it has no public name
 
 

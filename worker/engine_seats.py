@@ -14,8 +14,21 @@ from typing import NamedTuple
 #: While a spare seat or that of a live call is in use, prompts of no more tokens than this begin at
 #: a time besides. A step with many prompts takes several times as long as one without.
 QUIET_PROMPT_TOKENS = 1024
-#: Prompts of so many steps are inside at a time. The rest of a crowd that comes at once would only
-#: delay whatever comes next; while the next prompts are on their way, vLLM generates.
+#: Fewer begin where fewer keep the seats full, but as many as these.
+LEAST_PROMPT_TOKENS = 256
+#: What keeps the seats full is what a step needs whose rows end evenly. It takes two or three steps
+#: from a seat to the first token, so as many begin beside a small batch, which is soon over, and
+#: beside live calls. At other times those that wait catch up.
+_SMALL_STEPS, _LIVE_STEPS, _STEPS = 2, 3, 4
+#: It is known by the last rows: by as many as this part of the seats, so that other rows are soon
+#: seen, and no fewer than these.
+_ROWS_PART, _LEAST_ROWS = 4, 8
+#: Beside live calls a step has so many times what it needs at most, and no less than these tokens.
+_STEP_PART, _LEAST_STEP_TOKENS = 1.25, 128
+#: At other times prompts of so many tokens may begin at a time in any case, and of no more than so
+#: many steps: what comes next would wait for the rest of a crowd that comes at once. Its rows would
+#: also end together, and all that follow them begin together, again and again.
+CROWD_TOKENS = 2048
 STEPS_OF_PROMPTS = 2
 #: The same where rows take one step. vLLM computes one while the next one is scheduled, and one
 #: more waits, so that it never idles.
@@ -62,6 +75,11 @@ class Sequence(NamedTuple):
     cached_tokens: float = 0.0
     #: Whether somebody waits for it, so that it goes before all rows of batches.
     is_live: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is of a small batch, whose ranks are below those of all others."""
+        return self.is_spare or self.rank < 0
 
     @property
     def computed_tokens(self) -> float:
@@ -113,6 +131,8 @@ class Seats:
         #: Of prompts inside that have not begun: all tokens, and those to compute.
         self._prompt_tokens = 0
         self._computed_tokens = 0.0
+        rows = max(_LEAST_ROWS, capacity.seats // _ROWS_PART)
+        self._prompts, self._answers = _Mean(rows), _Mean(rows)
 
     @property
     def in_use(self) -> int:
@@ -122,6 +142,11 @@ class Seats:
     def of_batches(self) -> int:
         """How many sequences of batches have a seat."""
         return len(self._seated) - self._live_seated
+
+    @property
+    def step_tokens(self) -> float:
+        """How many tokens of prompts of batches a step may have so that the seats stay full."""
+        return max(_LEAST_STEP_TOKENS, _STEP_PART * self._step_needs())
 
     def yield_to_live(
         self, *, limit: int, reserve: int, kv_reserve: float = 0.0, is_live_near: bool = False
@@ -181,6 +206,8 @@ class Seats:
             self._answer_tokens -= made
             seated.made += output.tokens
             if output.is_last:
+                if not seated.sequence.is_live and not seated.sequence.is_spare:
+                    self._answers.note(max(1, seated.made))
                 self.leave(output.id)
             elif not seated.answer_left:
                 seated.answer_left = _GROWTH * seated.made
@@ -201,6 +228,8 @@ class Seats:
         self._prompt_tokens += sequence.prompt_tokens
         self._computed_tokens += sequence.computed_tokens
         self._answer_tokens += sequence.output_tokens
+        if not sequence.is_live and not sequence.is_spare:
+            self._prompts.note(sequence.computed_tokens)
         return sequence
 
     def _queue_of(self, sequence: Sequence) -> list[tuple[int, str]]:
@@ -224,7 +253,7 @@ class Seats:
         if not self._has_batch_seat():
             return False
         computed_tokens = self._computed_tokens + sequence.computed_tokens
-        if self._prompt_tokens and computed_tokens > self._max_computed_tokens():
+        if self._prompt_tokens and computed_tokens > self._max_computed_tokens(sequence):
             return False
         if not self._capacity.kv_tokens:
             return True
@@ -236,14 +265,46 @@ class Seats:
             limit -= self._kv_reserve
         return self._used_tokens + needed <= limit
 
-    def _max_computed_tokens(self) -> float:
-        """How many tokens may be to compute of prompts that are inside and have not begun."""
+    def _max_computed_tokens(self, sequence: Sequence) -> float:
+        """How many tokens may be to compute of prompts that are inside and have not begun.
+
+        `sequence` is the next one. Those of small batches wait for each other no longer than others
+        would.
+        """
         # A call that came into a step full of prompts would wait for all of that step.
         is_live = self._is_yielding and (self._live_seated or self._is_live_near)
-        if self._spare_seated or is_live:
-            return QUIET_PROMPT_TOKENS
-        steps = STEPS_OF_VECTORS if self._capacity.is_one_step else STEPS_OF_PROMPTS
-        return steps * self._capacity.step_tokens or math.inf
+        is_quiet = is_live or (self._spare_seated and not sequence.is_small)
+        if self._capacity.is_one_step:
+            most = STEPS_OF_VECTORS * self._capacity.step_tokens or math.inf
+            return QUIET_PROMPT_TOKENS if is_quiet else most
+        step = self._step_needs()
+        if is_quiet:
+            steps = _LIVE_STEPS if is_live else _SMALL_STEPS
+            return min(QUIET_PROMPT_TOKENS, max(LEAST_PROMPT_TOKENS, steps * step))
+        most = STEPS_OF_PROMPTS * self._capacity.step_tokens or math.inf
+        return min(most, max(CROWD_TOKENS, _STEPS * step))
+
+    def _step_needs(self) -> float:
+        """How many tokens of prompts each step needs so that the seats stay full."""
+        if not self._answers.value:
+            # Nothing is known of the answers yet.
+            return math.inf
+        seats = min(self._limit, self._capacity.seats)
+        return seats * self._prompts.value / self._answers.value
+
+
+class _Mean:
+    """The mean of the last values."""
+
+    def __init__(self, count: int) -> None:
+        """It looks at about so many of them."""
+        self._most = count
+        self._count = 0
+        self.value = 0.0
+
+    def note(self, value: float) -> None:
+        self._count = min(self._most, self._count + 1)
+        self.value += (value - self.value) / self._count
 
 
 def _first(queue: list[tuple[int, str]], waiting: dict[str, Sequence]) -> Sequence | None:

@@ -2,9 +2,12 @@
 
 from shared.catalog import Model
 
-#: Fewer rows per call mean more calls. More rows per call leave an engine idle at the end of each.
-ROWS_PER_ENGINE_CALL = 16
+#: One call brings this part of an engine's seats, between these bounds. A short row costs about as
+#: much as its part of a call; several calls keep an engine full while some of them end.
+_CALL_PART, _MIN_CALL_ROWS, _MAX_CALL_ROWS = 4, 16, 64
 
+#: On fewer, the start of a second one costs more than it brings.
+_PROCESSORS_FOR_TWO_MAPPERS = 8
 #: Used where the catalog does not set it. vLLM's own guess is too low for batches.
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
 #: Where the catalog does not set `spare_seats`: this part of the seats, and at least these.
@@ -34,6 +37,23 @@ def live_seats(model: Model) -> int:
 def _step_tokens(model: Model) -> int:
     """The tokens of one step. vLLM refuses more seats than these."""
     return int(model.engine.get("max_num_batched_tokens", DEFAULT_MAX_NUM_BATCHED_TOKENS))
+
+
+def rows_of_call(model: Model, asked: int | None = None) -> int:
+    """How many rows one call to the engine brings; the settings may ask for a number."""
+    if asked is not None:
+        return asked
+    return max(_MIN_CALL_ROWS, min(_MAX_CALL_ROWS, model.seats // _CALL_PART))
+
+
+def mappers_of_wave(processors: int, asked: int | None = None) -> int:
+    """How many processes a wave has; the settings may ask for a number.
+
+    Short rows fill one process, and each takes seconds of a processor to start.
+    """
+    if asked is not None:
+        return asked
+    return 2 if processors >= _PROCESSORS_FOR_TWO_MAPPERS else 1
 
 
 def rows_at_once(model: Model) -> int:

@@ -1,11 +1,14 @@
 """What a replica changes about how Ray starts vLLM: the executor, and what costs time."""
 
+import asyncio
 import os
 from typing import Any
 
 import structlog
 
 from worker.engine_stages import StageClock
+from worker.fork_server import ForkServer
+from worker.forked_core import forking_cores, why_spawned
 
 log = structlog.get_logger()
 
@@ -15,22 +18,49 @@ def adapted_engine_class(
     clock: StageClock,
     *,
     in_core: bool,
+    forks: ForkServer | None = None,
     fronts: int = 1,
     takes_live_calls: bool = False,
 ) -> type[Any]:
     """A subclass of Ray's engine, which needs vLLM to be imported.
 
-    `in_core` says that the model runs in vLLM's core process. The clock is told what has ended.
+    `in_core` says that the model runs in vLLM's core process, which is then a fork of `forks`, as
+    the fronts are. The clock is told what has ended.
     """
 
     class AdaptedEngine(ray_engine):  # type: ignore[misc]
+        #: What is ready where the engine starts once more.
+        _again: tuple[Any, Any] | None = None
+
+        async def restart(self) -> None:
+            """Start another core in place of one that has died. The event loop goes on."""
+            context = self.llm_config.get_or_create_callback().ctx
+            context.run_init_node = False
+            prepared = await asyncio.to_thread(self._prepared, context)
+            clock.end("configuration")
+            arguments, _, config = prepared
+            client = await asyncio.to_thread(
+                self._start_async_llm_engine, arguments, config, context.placement_group
+            )
+            self._again, self._running = (prepared, client), False
+            await self.start()
+
         def _prepare_engine_config(self, context: Any) -> Any:
+            if self._again is not None:
+                return self._again[0]
             clock.end("imports")
             prepared = self._prepared(context)
             clock.end("configuration")
             return prepared
 
         def _prepared(self, context: Any) -> Any:
+            prepared = self._made(context)
+            if forks is not None:
+                # Meanwhile vLLM's front loads it here.
+                forks.load_tokenizer(prepared[2].model_config, for_fronts=fronts > 1)
+            return prepared
+
+        def _made(self, context: Any) -> Any:
             config = self.llm_config.get_engine_config()
             if not in_core and config.accelerator.requires_remote_initialization:
                 return super()._prepare_engine_config(context)
@@ -38,18 +68,27 @@ def adapted_engine_class(
             return engine_in_core(config) if in_core else super()._prepare_engine_config(context)
 
         def _start_async_llm_engine(self, arguments: Any, config: Any, group: Any) -> Any:
-            if takes_live_calls:
-                limit_steps(config.scheduler_config)
-            if config.lora_config is not None and config.device_config.device_type == "cpu":
-                leave_base_rows_alone(config.parallel_config)
-            if fronts > 1 and config.model_config.is_multimodal_model:
-                # The core remembers the media that one front has sent, but not those of several.
-                config.parallel_config._api_process_count = fronts + 1  # noqa: SLF001
-            client = super()._start_async_llm_engine(arguments, config, group)
+            if self._again is not None:
+                client, self._again = self._again[1], None
+                return client
+            adapt(config, fronts=fronts, takes_live_calls=takes_live_calls)
+            with forking_cores(forks if in_core else None, spawned_for=why_spawned(config)):
+                client = super()._start_async_llm_engine(arguments, config, group)
             clock.end("core")
             return client
 
     return AdaptedEngine
+
+
+def adapt(config: Any, *, fronts: int, takes_live_calls: bool) -> None:
+    """Change in vLLM's configuration what follows from what stands before the core."""
+    if takes_live_calls:
+        limit_steps(config.scheduler_config)
+    if config.lora_config is not None and config.device_config.device_type == "cpu":
+        leave_base_rows_alone(config.parallel_config)
+    if fronts > 1 and config.model_config.is_multimodal_model:
+        # The core remembers the media that one front has sent, but not those of several.
+        config.parallel_config._api_process_count = fronts + 1  # noqa: SLF001
 
 
 def engine_in_core(config: Any) -> tuple[Any, Any, Any]:

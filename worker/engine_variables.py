@@ -14,6 +14,8 @@ LIVE_SEATS_VARIABLE = "BATCHYARD_LIVE_SEATS"
 LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
 #: What live calls are to have, in milliseconds: until the first token, and from one to the next.
 LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
+#: Whether the core is to be a fork of a process that has imported vLLM.
+FORKED_CORE_VARIABLE = "BATCHYARD_FORKED_CORE"
 #: For how many seconds rows and live calls may go on in a replica that Serve stops.
 DRAIN_SECONDS_VARIABLE = "BATCHYARD_DRAIN_SECONDS"
 #: How far batches give way: the part that may stay free, and the seconds before the end of a window

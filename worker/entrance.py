@@ -102,7 +102,9 @@ class Entrance:
         """
         if self._control is None:
             return None
-        return self._control.prompt_tokens if self._gives_way else FREE
+        if not self._gives_way:
+            return FREE
+        return int(min(self._control.prompt_tokens, self._seats.step_tokens))
 
     @asynccontextmanager
     async def entered(self, work: Work) -> AsyncIterator[Guest]:

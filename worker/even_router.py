@@ -63,11 +63,18 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
     ) -> list[list[RunningReplica]]:
         """All of them, the best first: Serve takes the first that has the fewest and has room.
 
-        It asks those of which nothing is known while others take calls.
+        It asks those of which nothing is known while others take calls. Where nothing is known of
+        any, because no call was made lately, it would ask first: for 0.1 seconds, and while they
+        are too busy to answer for twice as long again and again. None is ever full, so a call
+        goes out at once.
         """
         if pending_request is not None:
             # It pauses before it asks again when none has room.
             pending_request.routing_context.should_backoff = True
         known = {replica.replica_id: replica for replica in candidate_replicas}
-        calls = {id_: self.replica_queue_len_cache.get(id_) for id_ in known}
+        cache = self.replica_queue_len_cache
+        if all(cache.get(id_) is None for id_ in known):
+            for id_ in known:
+                cache.update(id_, 0)
+        calls = {id_: cache.get(id_) for id_ in known}
         return [[known[id_] for id_ in self._turns.next(calls)]]

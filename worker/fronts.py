@@ -24,6 +24,7 @@ import structlog
 from shared.errors import SetupError, TransientError
 from worker.engine_errors import Answer as RowAnswer
 from worker.engine_results import SERVER_ERROR, failure
+from worker.fork_server import ForkServer, Kind
 from worker.front_link import (
     Abort,
     Add,
@@ -38,12 +39,13 @@ from worker.front_link import (
     Row,
     Setup,
 )
-from worker.front_server import FrontServer
 
 log = structlog.get_logger()
 
 #: A front that cannot start so many times in a row needs another replica.
 _MAX_FAILURES = 3
+#: The pause before another one is tried, in seconds.
+_PAUSE_SECONDS = 5.0
 #: How often a front is asked whether it lives, and how long it may be silent, in seconds.
 _PING_SECONDS, _SILENT_SECONDS = 5.0, 60.0
 
@@ -88,19 +90,19 @@ class _Front:
 class Fronts:
     """Belongs to the event loop of the replica."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, server: ForkServer) -> None:
         self.count = count
-        self._server = FrontServer()
+        self._server = server
         self._core: Any = None
         self._setup: asyncio.Future[SimpleNamespace] = asyncio.get_running_loop().create_future()
         self._fronts: list[_Front] = []
         self._some_ready = asyncio.Event()
+        self._is_watched = False
         self._numbers = itertools.count()
         #: By sequence, the front and the number of the row that it is of.
         self._owners: dict[str, tuple[_Front, int]] = {}
         self._encoder: Any = None
         self._decoder: Any = None
-        # They import vLLM while the replica loads the model.
         self._keeping = [asyncio.create_task(self._keep(index)) for index in range(count)]
         self._aborting: set[asyncio.Task[None]] = set()
 
@@ -117,8 +119,28 @@ class Fronts:
     async def connect(self, client: Any, args: Any) -> None:
         """Stand before the core of this `AsyncLLM`; returns when all fronts are ready.
 
+        Another core may come after `end`.
         `args` are those of vLLM's server. Raises SetupError.
         """
+        await self._stand_before(client, args)
+        if not self._is_watched:
+            self._is_watched = True
+            for keeping in self._keeping:
+                # Serve starts another replica, which is what is left to try.
+                keeping.add_done_callback(lambda _: os._exit(1))
+
+    def end(self) -> None:
+        """The core is dead, and nobody waits for a row: other fronts take the place of these.
+
+        They are ready once they have been connected.
+        """
+        self._setup = asyncio.get_running_loop().create_future()
+        self._owners.clear()
+        for front in list(self._fronts):
+            self._fronts.remove(front)
+            front.end()
+
+    async def _stand_before(self, client: Any, args: Any) -> None:
         from vllm.v1.engine import EngineCoreRequest
         from vllm.v1.serial_utils import MsgpackDecoder
 
@@ -137,9 +159,6 @@ class Fronts:
             if any(one.done() for one in self._keeping):
                 raise SetupError("The engine's front processes do not start; see their logs.")
             await asyncio.sleep(0.1)
-        for keeping in self._keeping:
-            # Serve starts another replica, which is what is left to try.
-            keeping.add_done_callback(lambda _: os._exit(1))
 
     async def answer(self, url: str, body: Any, request_id: str | None) -> RowAnswer:
         """As `worker.openai_layer.OpenAILayer` does. Raises FrontGoneError."""
@@ -177,10 +196,19 @@ class Fronts:
         """Have a front in this place, and another one after it; ends when none starts."""
         failures = 0
         while failures < _MAX_FAILURES:
-            front = await self._start(index)
+            if failures:
+                # What keeps a process from being made may pass.
+                await asyncio.sleep(_PAUSE_SECONDS)
+            # By then the server has loaded what its forks begin with.
+            setup = await self._setup
+            try:
+                front = await self._start(index)
+            except OSError as error:
+                log.error("front.not_started", front=index, reason=error.strerror)  # noqa: TRY400  # it says all
+                failures += 1
+                continue
             ready = asyncio.create_task(front.is_ready.wait())
             gone = asyncio.create_task(front.is_gone.wait())
-            setup = await self._setup
             front.link.send(Setup(await asyncio.to_thread(_pickled, setup, index + 1)))
             await asyncio.wait([ready, gone], return_when=asyncio.FIRST_COMPLETED)
             if front.is_ready.is_set() and not front.is_gone.is_set():
@@ -188,7 +216,8 @@ class Fronts:
                 self._fronts.append(front)
                 self._some_ready.set()
                 await self._watch(front, gone)
-                self._fronts.remove(front)
+                if front in self._fronts:
+                    self._fronts.remove(front)
             else:
                 failures += 1
             ready.cancel()
@@ -197,7 +226,7 @@ class Fronts:
 
     async def _start(self, index: int) -> _Front:
         front = _Front(index)
-        ours = await asyncio.to_thread(self._server.open)
+        ours = await asyncio.to_thread(self._server.open, Kind.FRONT)
         front.link = Link(partial(self._take, front), front.is_gone.set)
         await asyncio.get_running_loop().create_connection(lambda: front.link, sock=ours)
         return front

@@ -7,6 +7,8 @@ job goes on.
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import NoReturn
 
 import structlog
@@ -16,7 +18,7 @@ from shared.catalog import Catalog, Lane
 from shared.catalog_file import load_catalog
 from shared.errors import TransientError
 from shared.ordering.pace import to_text
-from shared.state import State
+from shared.state import Bells, State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
 from shared.tracing import spans
@@ -25,6 +27,7 @@ from worker.backlog_keeper import BacklogKeeper
 from worker.connections import opened
 from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
+from worker.engine_keeper import EngineKeeper
 from worker.engine_pools import EnginePools
 from worker.engine_sizes import rows_at_once, small_rows, spare_seats, turn_rows
 from worker.lane_engines import LaneEngines
@@ -37,8 +40,10 @@ from worker.settings import WorkerSettings
 log = structlog.get_logger()
 
 _BEAT_SECONDS = 1.0
-#: The ready list is looked at this often if no bell rings.
+#: The ready list is looked at this often if no bell rings and nothing ends.
 _POLL_SECONDS = 0.5
+#: How long one look for a ring lasts.
+_LISTEN_SECONDS = 60.0
 #: What failed is not tried again sooner than after this.
 _PAUSE_SECONDS = 1.0
 
@@ -92,6 +97,8 @@ class LaneJob:
         self._job = job
         self._is_superseded = False
         self._is_ensured = False
+        #: Set when there may be something to start.
+        self._woken = asyncio.Event()
         model = catalog.model(lane.model)
         self._seats = rows_at_once(model)
         self._meter = PaceMeter(seats=self._seats)
@@ -123,6 +130,13 @@ class LaneJob:
         self._replicas = ReplicaWatch(
             state, self._engines, lanes=self._pools.lanes, is_busy=self._is_busy
         )
+        self._keeper = (
+            None
+            if self._pools.are_several
+            else EngineKeeper(
+                state, self._engines, lane=lane, job=job, is_needed=self._is_engine_needed
+            )
+        )
         self._backlog = (
             None
             if model.max_replicas == 1
@@ -151,6 +165,7 @@ class LaneJob:
             lane=lane,
             job=job,
             small_batch_rows=spare_seats(model),
+            on_end=self._woken.set,
         )
 
     async def run(self) -> None:
@@ -159,6 +174,8 @@ class LaneJob:
         tasks = [asyncio.create_task(self._beats()), asyncio.create_task(self._replicas.run())]
         if self._doors is not None:
             tasks.append(asyncio.create_task(self._doors.run()))
+        if self._keeper is not None:
+            tasks.append(asyncio.create_task(self._keeper.run()))
         if self._backlog is not None:
             tasks.append(asyncio.create_task(self._backlog.run()))
         if self._adapters is not None:
@@ -186,9 +203,12 @@ class LaneJob:
     def _is_busy(self) -> bool:
         return bool(self._load.claims) or self._is_wanted
 
+    def _is_engine_needed(self) -> bool:
+        return self._is_ensured and (self._keeps_engine or self._is_busy())
+
     async def _work_until_idle(self) -> None:
         idle_since = time.monotonic()
-        async with self._state.bells(f"lane:{self._lane.name}") as bells:
+        async with self._woken_by_bells():
             while not self._is_superseded:
                 try:
                     started = await self._start_work()
@@ -198,16 +218,43 @@ class LaneJob:
                         if await self._close():
                             return
                         idle_since = time.monotonic()
-                    if not started and await bells.wait(_POLL_SECONDS):
-                        # It may ring because there is another job.
-                        await self._work.require_job()
+                    if not started:
+                        await self._wait()
                 except TransientError as error:
                     log.warning("lane_job.waits", lane=self._lane.name, reason=str(error))
                     await asyncio.sleep(_PAUSE_SECONDS)
         raise SupersededError(f"Lane {self._lane.name} is no longer served by {self._job}.")
 
+    async def _wait(self) -> None:
+        """Until there may be something to start: a bell rings, or what ran has left its room."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_POLL_SECONDS):
+                await self._woken.wait()
+        self._woken.clear()
+
+    @asynccontextmanager
+    async def _woken_by_bells(self) -> AsyncIterator[None]:
+        async with self._state.bells(f"lane:{self._lane.name}") as bells:
+            listening = asyncio.create_task(self._listen(bells))
+            try:
+                yield
+            finally:
+                listening.cancel()
+                await asyncio.wait([listening])
+
+    async def _listen(self, bells: Bells) -> None:
+        while True:
+            try:
+                if await bells.wait(_LISTEN_SECONDS):
+                    self._woken.set()
+            except TransientError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+
     async def _start_work(self) -> int:
-        """Start what may run now; returns how many slices."""
+        """Start what may run now; returns how many slices.
+
+        Raises SupersededError when the lane has another job, which a bell says, too.
+        """
         if started := await self._work.start_answered():
             return started
         if started is None:

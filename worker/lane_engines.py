@@ -1,6 +1,7 @@
 """What a lane job needs of Ray: its engines, and what runs slices on each of them."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 from shared.cache_salt import CacheSalts
@@ -13,9 +14,16 @@ from shared.tracing import spans
 from worker.adapter_engine import with_adapters
 from worker.batch_watch import BatchWatch
 from worker.engine_client import EngineClient
-from worker.engine_deployment import ensure_engine
+from worker.engine_deployment import ensure_engine, restore_engine
 from worker.engine_errors import Engine
-from worker.engine_sizes import rows_ahead, rows_at_once, small_rows, turn_rows
+from worker.engine_sizes import (
+    mappers_of_wave,
+    rows_ahead,
+    rows_at_once,
+    rows_of_call,
+    small_rows,
+    turn_rows,
+)
 from worker.media_engine import with_media
 from worker.settings import WorkerSettings
 from worker.slice_runner import SliceRunner
@@ -47,6 +55,7 @@ class LaneEngines:
         #: Nothing that was begun directly waits here: `LaneLoad` says how much that is.
         any_rows = max(settings.direct_rows, 2 * self._rows_in_engine)
         self._direct_rows = any_rows + small_rows(model) + turn_rows(model)
+        self._rows_of_call = rows_of_call(model, settings.rows_per_engine_call)
         self._patience_seconds = patience_seconds
         self._watch = BatchWatch(state)
         self._slice_runners: dict[Lane, SliceRunner] = {}
@@ -59,6 +68,14 @@ class LaneEngines:
         # Whoever comes second finds that it is: a deployment takes seconds of a core.
         async with self._deploying:
             await asyncio.to_thread(ensure_engine, self._catalog, engine)
+
+    async def restore(self, engine: Lane) -> bool:
+        """Deploy an engine again that was deployed and has been removed; returns whether it was.
+
+        Raises EngineFailedError and TransientError.
+        """
+        async with self._deploying:
+            return await asyncio.to_thread(restore_engine, self._catalog, engine)
 
     async def doors(self, engine: Lane) -> list[Door]:
         """Where the engine's replicas take live calls. Raises TransientError."""
@@ -93,11 +110,12 @@ class LaneEngines:
             app_name=self._catalog.app_name(engine),
             pool=engine.pool,
             rows_in_engine=self._rows_in_engine,
+            rows_of_call=self._rows_of_call,
             share_prefixes=self._share_prefixes,
             rules=self._rules,
             patience_seconds=self._patience_seconds,
             wave=spans.current(),
-            mappers=self._settings.mappers_per_wave,
+            mappers=mappers_of_wave(len(os.sched_getaffinity(0)), self._settings.mappers_per_wave),
         )
 
     def slice_runner(self, engine: Lane) -> SliceRunner:
@@ -107,7 +125,7 @@ class LaneEngines:
                 self.client(engine),
                 self._watch,
                 rows_in_engine=self._direct_rows,
-                rows_per_engine_call=self._settings.rows_per_engine_call,
+                rows_per_engine_call=self._rows_of_call,
                 pool=engine.pool,
             )
         return self._slice_runners[engine]
@@ -118,7 +136,7 @@ class LaneEngines:
                 self.client(engine),
                 self._watch,
                 rows_in_engine=self._rows_in_engine,
-                rows_per_engine_call=self._settings.rows_per_engine_call,
+                rows_per_engine_call=self._rows_of_call,
                 max_batch_deaths=self._settings.engine_deaths_per_batch,
                 max_lane_deaths=self._settings.lane_engine_deaths,
                 max_tenant_deaths=self._settings.max_engine_deaths_per_day,

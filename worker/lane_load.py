@@ -1,6 +1,7 @@
 """The claims of a lane job by the way they run, and how many more rows may start. Pure."""
 
 from collections import Counter
+from collections.abc import Sequence
 from enum import Enum, auto
 
 from shared.slices import Claim
@@ -10,6 +11,10 @@ from worker.engine_sizes import rows_ahead
 _Key = tuple[str, int, int]
 
 
+#: A wave that would be over in this part of its time is not worth its start.
+_WORTH_PART = 0.25
+#: So many are worth one in any case: a claim looks at no more slices.
+_MOST_LEAST_ROWS = 10_000
 #: Rows with their answers that are read and written at a time.
 _MAX_ANSWERED_ROWS = 4000
 
@@ -52,6 +57,8 @@ class LaneLoad:
         self._held: dict[_Key, Claim] = {}
         self._direct: dict[_Key, tuple[Room, Claim]] = {}
         self._waves: list[list[Claim]] = []
+        #: Slices of waves that were put back before their turn came, as far as it is known.
+        self._put_back = set[_Key]()
 
     @property
     def claims(self) -> list[Claim]:
@@ -77,6 +84,37 @@ class LaneLoad:
 
     def end_wave(self, claims: list[Claim]) -> None:
         self._waves.remove(claims)
+        self._put_back.difference_update(map(_key, claims))
+
+    def waiting_in_waves(self) -> list[Claim]:
+        """Slices of waves that are still starting, as many as may run directly instead.
+
+        The last ones are first, since the wave begins with the others.
+        """
+        rows = self.free_direct_rows()
+        found: list[Claim] = []
+        for wave in reversed(self._waves):
+            if self._flowing(wave):
+                continue
+            for claim in reversed(wave):
+                if _key(claim) not in self._held:
+                    continue
+                rows -= claim.slice.rows
+                if rows < 0:
+                    return found
+                found.append(claim)
+        return found
+
+    def begin_put_back(self, claims: Sequence[Claim]) -> None:
+        """Count slices of waves as put back until it is known: the answer may be lost."""
+        self._put_back.update(map(_key, claims))
+
+    def end_put_back(self, claims: Sequence[Claim], returned: Sequence[Claim]) -> None:
+        """Forget those of the claims that were put back; the wave has begun the others."""
+        self._put_back.difference_update(map(_key, claims))
+        for claim in returned:
+            self.drop(claim)
+            self._put_back.add(_key(claim))
 
     def free_direct_rows(self) -> int:
         """How many more rows may run directly.
@@ -129,6 +167,11 @@ class LaneLoad:
         """How many rows keep the engine busy until the wave after this one has started."""
         return int(max(4 * self.rows_at_once, rate * self._wave_seconds))
 
+    def least_wave_rows(self, rate: float) -> int:
+        """How many rows are worth a wave, which takes seconds of several processors to start."""
+        worth = min(rate * self._wave_seconds * _WORTH_PART, _MOST_LEAST_ROWS)
+        return int(max(self.rows_at_once, worth))
+
     def rows_in_engine(self) -> int:
         """How many rows one path may have in the engine and its queue."""
         return rows_ahead(self.rows_at_once)
@@ -141,8 +184,9 @@ class LaneLoad:
 
     def _flowing(self, wave: list[Claim]) -> list[Claim]:
         """What the wave has left; nothing until it has settled its first slice."""
-        left = [claim for claim in wave if _key(claim) in self._held]
-        return left if len(left) < len(wave) else []
+        own = [claim for claim in wave if _key(claim) not in self._put_back]
+        left = [claim for claim in own if _key(claim) in self._held]
+        return left if len(left) < len(own) else []
 
 
 def _key(claim: Claim) -> _Key:

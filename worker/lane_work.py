@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 import structlog
 
 from shared import crash
 from shared.catalog import Lane
+from shared.errors import TransientError
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
@@ -31,6 +32,8 @@ _MAX_WAVES = 2
 #: Among them are waves that are almost done.
 _MAX_EXECUTIONS = 4
 _MAX_SLICES = 100
+#: The same of a wave, where rows are short: it shall take longer than the next one needs to start.
+_MAX_WAVE_SLICES = 400
 #: Batches that a line of the log names.
 _MAX_SHOWN_BATCHES = 50
 
@@ -49,8 +52,12 @@ class LaneWork:
         lane: Lane,
         job: str,
         small_batch_rows: int,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """A batch with up to `small_batch_rows` rows in all is small."""
+        """A batch with up to `small_batch_rows` rows in all is small.
+
+        `on_end` is called when something that ran has ended, so that there is room.
+        """
         self._state = state
         self._storage = storage
         self._settings = settings
@@ -59,6 +66,7 @@ class LaneWork:
         self._lane = lane
         self._job = job
         self._small_batch_rows = small_batch_rows
+        self._on_end = on_end
         #: How many suspects wait, as last counted.
         self.suspects = 0
         #: How many waves were started.
@@ -84,7 +92,7 @@ class LaneWork:
             started += await self._start_small(engine)
             started += await self._start_turns(engine)
             started += await self._start_wave(engine, rate)
-            if started:
+            if started or (started := await self._put_back_waiting()):
                 return started
         if not self.suspects or self._load.claims or self._waves or self._directs:
             return 0
@@ -163,12 +171,8 @@ class LaneWork:
         """Start the next wave before the running one drains."""
         if self._load.lasting_waves() >= _MAX_WAVES or len(self._waves) >= _MAX_EXECUTIONS:
             return 0
-        # Fewer rows would be done before the execution has started, and a small batch, too.
-        claims = await self._claim(
-            rows=self._load.wave_rows(rate),
-            min_rows=self._load.rows_at_once,
-            min_batch_rows=self._small_batch_rows + 1,
-        )
+        # Fewer rows are done sooner without one, and a small batch, too.
+        claims = await self._claim_wave(rate)
         if not claims:
             return 0
         self.waves_started += 1
@@ -184,6 +188,37 @@ class LaneWork:
         self._load.begin_wave(claims)
         self._keep(self._waves, self._run_wave(claims, engine, self.waves_started))
         return len(claims)
+
+    async def _put_back_waiting(self) -> int:
+        """Let slices run directly that wait for a wave to start; returns how many.
+
+        A start takes seconds, in which nothing else may be left for the engine.
+        """
+        waiting = self._load.waiting_in_waves()
+        self._load.begin_put_back(waiting)
+        returned = await self._state.claims.put_back(waiting)
+        self._load.end_put_back(waiting, returned)
+        return len(returned)
+
+    async def _claim_wave(self, rate: float) -> list[Claim]:
+        """What the next wave runs; one call claims no more than a part of many short slices."""
+        rows, min_rows = self._load.wave_rows(rate), self._load.least_wave_rows(rate)
+        claims: list[Claim] = []
+        while len(claims) < _MAX_WAVE_SLICES and rows > 0:
+            try:
+                more = await self._claim(
+                    rows=rows, min_rows=min_rows, min_batch_rows=self._small_batch_rows + 1
+                )
+            except TransientError:
+                if claims:
+                    # They are held, so they run.
+                    break
+                raise
+            claims += more
+            if len(more) < _MAX_SLICES:
+                break
+            rows, min_rows = rows - sum(claim.slice.rows for claim in more), 0
+        return claims
 
     async def _start_trial(self, engine: Lane) -> int:
         """Start the suspects that come next."""
@@ -311,6 +346,7 @@ class LaneWork:
 
         def ended(task: asyncio.Task[None]) -> None:
             tasks.discard(task)
+            self._on_end()
             if not task.cancelled() and (error := task.exception()) is not None:
                 # Its claims went back, and the lane goes on with the next ones.
                 fault = {"code": type(error).__name__, "reason": repr(error)[:500]}

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Mutable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import structlog
+
 from shared.adapters import adapter_named
 from shared.doors import ADAPTER_MISSING
 from shared.openai.row_rules import RowRules
@@ -17,6 +19,8 @@ from worker.engine_errors import Answer
 from worker.engine_results import failure, refusal
 from worker.entrance import Entrance
 from worker.openai_layer import ABORT_SECONDS, http_scope
+
+log = structlog.get_logger()
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -57,9 +61,31 @@ class LiveCalls:
         self._rules = rules
         self._refused = refused
         self._shelf = shelf
-        #: How many run.
-        self.running = 0
+        self._calls: set[asyncio.Task[Any]] = set()
         self._is_closed = False
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return len(self._calls)
+
+    async def end_dead(self, seconds: float) -> None:
+        """Return when no call runs that the dead core had.
+
+        What has not ended within `seconds` breaks off: its client does not read.
+        """
+        if not (calls := set(self._calls)):
+            return
+        _, stalled = await asyncio.wait(calls, timeout=seconds)
+        for call in stalled:
+            call.cancel()
+        if stalled:
+            log.warning("live_calls.broken_off", calls=len(stalled))
+            await asyncio.wait(stalled)
+
+    def reconnect(self, client: Any, app: Any, shelf: AdapterShelf | None) -> None:
+        """Another core has taken the place of the one before."""
+        self._client, self._app, self._shelf = client, app, shelf
 
     def close(self) -> None:
         """Take no more calls: gateways try them elsewhere."""
@@ -67,7 +93,9 @@ class LiveCalls:
 
     async def answer(self, call: LiveCall, receive: Receive, send: Send) -> None:
         """Answer the call as `vllm serve` would; it leaves the engine when its client goes."""
-        self.running += 1
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine runs in one
+        self._calls.add(task)
         try:
             body = await self._checked(call)
             if isinstance(body, tuple):
@@ -82,7 +110,7 @@ class LiveCalls:
                 with self._entrance.entered_live(call.tenant, call.cache_salt):
                     await self._run(call, text, receive, send)
         finally:
-            self.running -= 1
+            self._calls.discard(task)
 
     async def bring(self, tenant: str, name: str, archive: bytes) -> Answer | None:
         """Load a tenant's adapter for calls to come; returns the answer if it cannot be."""
@@ -147,7 +175,8 @@ class LiveCalls:
             if not running.done():
                 # This makes vLLM's app abort the request, wherever it waits.
                 gone.set()
-                await asyncio.wait([running], timeout=ABORT_SECONDS)
+                if not self._client.errored:
+                    await asyncio.wait([running], timeout=ABORT_SECONDS)
                 running.cancel()
                 await asyncio.wait([running])
         if not running.cancelled():

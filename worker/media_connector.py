@@ -32,6 +32,16 @@ def _connector_class(limits: MediaLimits) -> type[Any]:
             _prepare(url, media_io)
             return await super().load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
 
+        def fetch_video(self, *args: Any, video_processor: Any = None, **options: Any) -> Any:
+            name = _one_name(video_processor)
+            return super().fetch_video(*args, video_processor=name, **options)
+
+        async def fetch_video_async(
+            self, *args: Any, video_processor: Any = None, **options: Any
+        ) -> Any:
+            name = _one_name(video_processor)
+            return await super().fetch_video_async(*args, video_processor=name, **options)
+
     def _prepare(url: str, media_io: Any) -> None:
         if url[:5].lower() != "data:":
             _refuse("The engine takes media as `data:` URLs only.")
@@ -39,6 +49,17 @@ def _connector_class(limits: MediaLimits) -> type[Any]:
             media_io.video_loader = _bounded(media_io.video_loader, limits)
 
     return DataConnector
+
+
+def _one_name(video_processor: Any) -> str | None:
+    """The name of the model's video processor.
+
+    Where a model's files name none, as those of Qwen2-VL, vLLM 0.29 has what transformers says of
+    its architecture, which in 5.23 is a name for each library: vLLM would fail with a 500.
+    """
+    if isinstance(video_processor, dict):
+        return next((name for name in video_processor.values() if name), None)
+    return None if video_processor is None else str(video_processor)
 
 
 def _bounded(loader: Any, limits: MediaLimits) -> Any:

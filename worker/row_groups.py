@@ -1,24 +1,25 @@
 """Runs rows at once and groups their results, so that not each of them costs a message."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
 async def in_groups(
-    rows: Iterable[Coroutine[Any, Any, T]], *, seconds: float
+    rows: Iterable[Awaitable[T]], *, seconds: float
 ) -> AsyncGenerator[list[tuple[int, T]], None]:
     """The rows' results with their positions; a result waits up to `seconds` for others.
 
-    Closing the generator cancels the rows that still run, and waits for their ends.
+    Closing the generator cancels the rows that still run. Coroutines have ended by then; a future,
+    as of `Answers.ask`, ends at once, whatever goes on behind it.
     """
-    ended: list[asyncio.Task[T]] = []
+    ended: list[asyncio.Future[T]] = []
     some_ended, all_ended = asyncio.Event(), asyncio.Event()
 
-    def end(row: asyncio.Task[T]) -> None:
+    def end(row: asyncio.Future[T]) -> None:
         # Asking `asyncio.wait` again for each group would look at all rows each time.
         ended.append(row)
         running.discard(row)
@@ -26,7 +27,9 @@ async def in_groups(
         if not running:
             all_ended.set()
 
-    positions = {asyncio.ensure_future(row): position for position, row in enumerate(rows)}
+    positions: dict[asyncio.Future[T], int] = {
+        asyncio.ensure_future(row): position for position, row in enumerate(rows)
+    }
     running = set(positions)
     for row in positions:
         row.add_done_callback(end)

@@ -58,6 +58,12 @@ class _Body(msgspec.Struct):
     usage: _Usage | None = None
 
 
+_BODY = msgspec.json.Decoder(_Body)
+_NO_USAGE = _Usage()
+#: Of a row with an error.
+_FAILED = SliceUsage(failed=1)
+
+
 def nothing() -> PartBody:
     """The results of a slice that did not run."""
     return PartBody(b"", b"", SliceUsage())
@@ -81,7 +87,7 @@ def assemble(
     """
     output = dict(kept.output)
     error = dict(kept.error)
-    total, micros = kept.usage, 0
+    usages, micros = [kept.usage], 0
     numbers = slice_.row_numbers
     for position, (line, result) in enumerate(zip(lines, results, strict=True)):
         if result is None:
@@ -92,12 +98,13 @@ def assemble(
         (output if is_success else error)[position] = answered_line(
             batch_id, numbers[position], custom_id_of(line), status, body
         )
-        total = _plus(total, usage_of(body) if is_success else SliceUsage(failed=1))
+        usages.append(usage_of(body) if is_success else _FAILED)
     for _, body, *spent in refused:
         micros += sum(spent)
-        total = _plus(total, usage_of(body)._replace(completed=0))
+        usages.append(usage_of(body)._replace(completed=0))
     counts = kept.counts.plus(RowCounts(asked_again=len(refused)))
     spent_here = {pool: micros} if micros and pool else NOTHING_SPENT
+    total = SliceUsage(*map(sum, zip(*usages, strict=True)))
     return PartBody(
         _in_order(output), _in_order(error), total, plus(kept.spent, spent_here), counts
     )
@@ -110,20 +117,18 @@ def _in_order(lines: Mapping[int, bytes]) -> bytes:
 def usage_of(body: bytes) -> SliceUsage:
     """What a successful answer says that it took."""
     try:
-        usage = msgspec.json.decode(body, type=_Body).usage or _Usage()
+        usage = _BODY.decode(body).usage or _NO_USAGE
     except msgspec.DecodeError:
-        usage = _Usage()
+        usage = _NO_USAGE
     cached = usage.prompt_tokens_details or usage.input_tokens_details
     apart = usage.cache_read_input_tokens or 0
     reasoning = usage.completion_tokens_details or usage.output_tokens_details
+    # By position: there is one for each row.
     return SliceUsage(
-        completed=1,
-        input_tokens=(usage.prompt_tokens or usage.input_tokens or 0) + apart,
-        cached_tokens=(cached.cached_tokens if cached else apart) or 0,
-        output_tokens=usage.completion_tokens or usage.output_tokens or 0,
-        reasoning_tokens=(reasoning.reasoning_tokens if reasoning else 0) or 0,
+        1,
+        0,
+        (usage.prompt_tokens or usage.input_tokens or 0) + apart,
+        (cached.cached_tokens if cached else apart) or 0,
+        usage.completion_tokens or usage.output_tokens or 0,
+        (reasoning.reasoning_tokens if reasoning else 0) or 0,
     )
-
-
-def _plus(one: SliceUsage, other: SliceUsage) -> SliceUsage:
-    return SliceUsage(*(a + b for a, b in zip(one, other, strict=True)))

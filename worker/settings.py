@@ -12,7 +12,6 @@ from pydantic import Field, SecretStr
 
 from shared.cache_salt import derived_secret
 from shared.settings import ENGINE_DEATHS_PER_DAY, StoreSettings
-from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 
 #: Names the folder: one file for each secret setting, with the name of its variable.
 LOGINS_VARIABLE = "BATCHYARD_LOGINS"
@@ -29,10 +28,18 @@ class WorkerSettings(StoreSettings):
     direct_rows: int = 64
     #: A wave takes what its lane runs in about this time. Starting one takes 3 to 6 seconds.
     wave_seconds: float = 30.0
-    #: How many processes of a wave send rows to the engine: more than one where rows are short.
-    mappers_per_wave: int = Field(default=1, ge=1)
-    #: How many rows one call to the engine carries.
-    rows_per_engine_call: int = ROWS_PER_ENGINE_CALL
+    mappers_per_wave: int | None = Field(
+        default=None,
+        ge=1,
+        description="how many processes a wave has; without it, two where the lane job's machine "
+        "has at least eight processors, otherwise one",
+    )
+    rows_per_engine_call: int | None = Field(
+        default=None,
+        ge=1,
+        description="how many rows one call to the engine carries; without it, a quarter of the "
+        "engine's seats, at least 16 and at most 64",
+    )
     #: When this many engines have died of a batch's rows, none of its rows is tried alone any more.
     engine_deaths_per_batch: int = Field(default=40, ge=1)
     #: When a lane's engine has died this often in a row without a result, its batches fail.

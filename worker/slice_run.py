@@ -11,6 +11,9 @@ from worker.row_works import another_attempt, works
 from worker.rows import PartBody, assemble
 from worker.strikes import strike_ranges
 
+#: A group of rows is one message, unless a single row is longer.
+_MAX_CHUNK_BYTES = 1024 * 1024
+
 
 class SliceRun:
     """Begins with what an earlier run has kept. Rows are named by their positions in the slice."""
@@ -47,13 +50,22 @@ class SliceRun:
     def rows_in_engine(self) -> int:
         return len(self._in_engine)
 
-    def chunks(self, rows: int) -> list[Sequence[int]]:
+    def chunks(self, rows: int) -> list[list[int]]:
         """The rows that have no result yet, in groups of so many. Those that begin alike are near.
+
+        Long rows are in smaller groups.
 
         The engine's queue has an order of its own, but sees only a part of a slice at a time.
         """
-        left = self._in_order()
-        return [left[start : start + rows] for start in range(0, len(left), rows)]
+        chunks: list[list[int]] = []
+        size = 0
+        for position in self._in_order():
+            size += len(self.lines[position])
+            if not chunks or len(chunks[-1]) == rows or size > _MAX_CHUNK_BYTES:
+                chunks.append([])
+                size = len(self.lines[position])
+            chunks[-1].append(position)
+        return chunks
 
     def in_engine(self, chunk: Iterable[int]) -> bool:
         """Whether any of these rows is in the engine."""

@@ -1,44 +1,36 @@
 """A wave: one Ray Data execution that runs slices of any batches of its lane.
 
-Its source yields blocks of slices, its mapper sends chunks of lines to the engine, and its sink
-commits. Lines and results cross it as opaque bytes: Arrow damages dicts, and `read_text` splits
-JSON.
+What goes in are claims, and what comes out is nothing: its mappers, actors with several blocks of
+slices in flight, read the lines, send them to the engine in chunks, and commit. So lines and
+results cross no process but the engine's, and a wave has no processes but its mappers.
 """
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import ray.data
-from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
-from ray.data.block import Block, BlockAccessor, BlockMetadata
-from ray.data.datasource import Datasink
+from ray.data import ActorPoolStrategy, DataContext
 
 from shared.cache_salt import CacheSalts
 from shared.monitoring import log
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
-from shared.slices import Claim, RowCounts, SliceUsage, StrikeRange
-from shared.spent import from_text, to_text
-from shared.state import State
-from shared.storage import Storage
+from shared.slices import Claim
 from shared.tracing import spans
 from worker.adapter_engine import with_adapters
 from worker.batch_watch import BatchWatch
-from worker.connections import open_state, read_settings, run_with_stores
+from worker.block_runner import BLOCKS_ON_THEIR_WAY, BlockRunner
+from worker.connections import open_state, read_settings
 from worker.engine_client import EngineClient
 from worker.media_engine import with_media
-from worker.outcomes import Outcome, SliceResult
-from worker.rows import PartBody, nothing
-from worker.slice_io import SliceInput, begin, fetch, settle
 from worker.slice_runner import SliceRunner
 from worker.wave_blocks import blocks_at_once, grouped
 
-_claims = msgspec.json.Decoder(Claim)
-#: The columns of a block in Arrow. Its rows are slices.
+_claims = msgspec.json.Decoder(list[Claim])
+#: The columns of a block in Arrow. It has one row.
 _Columns = dict[str, Any]
 #: The resource of the nodes that have logins for Redis and S3. Engines are on other nodes, or at
 #: least have no logins in their environment.
@@ -47,8 +39,6 @@ STORES = "stores"
 _LIGHT: dict[str, Any] = {"num_cpus": 0, "resources": {STORES: 0.001}}
 #: Seconds for sending a block's spans.
 _FLUSH_SECONDS = 2.0
-#: How many processes read, and how many commit, in one wave.
-_HELPERS = 2
 
 
 def prepare_ray_data() -> None:
@@ -65,6 +55,7 @@ def run_wave(
     *,
     app_name: str,
     rows_in_engine: int,
+    rows_of_call: int,
     pool: str = "",
     share_prefixes: tuple[str, ...] = (),
     rules: RowRules = DEFAULT_RULES,
@@ -77,80 +68,32 @@ def run_wave(
     A slice goes back if the engine has had no replica for `patience_seconds`. `wave` is the trace
     context of the wave. `mappers` processes share the rows in the engine.
     """
-    groups = grouped(claims)
-    mappers = min(mappers, len(groups))
+    blocks = grouped(claims)
+    mappers = min(mappers, len(blocks))
     rows_of_mapper = -(-rows_in_engine // mappers)
-    ray.data.read_datasource(
-        SliceSource(groups),
-        override_num_blocks=len(groups),
-        concurrency=_HELPERS,
-        **_LIGHT,
+    turns = blocks_at_once(blocks, rows_of_mapper)
+    ray.data.from_arrow(
+        [pa.table({"claims": [msgspec.json.encode(block)]}) for block in blocks]
     ).map_batches(
         SliceMapper,
-        # One block at a time: it is retried as a whole, and committed as soon as it is done.
+        # One block at a time: it is retried as a whole, which changes nothing where it has
+        # committed.
         batch_size=None,
-        max_concurrency=blocks_at_once(groups, rows_of_mapper),
+        max_concurrency=turns + BLOCKS_ON_THEIR_WAY,
         compute=ActorPoolStrategy(size=mappers),
         fn_constructor_kwargs={
             "app_name": app_name,
             "pool": pool,
             "rows_in_engine": rows_of_mapper,
+            "rows_of_call": rows_of_call,
+            "turns": turns,
             "share_prefixes": share_prefixes,
             "rules": rules,
             "patience_seconds": patience_seconds,
             "wave": wave,
         },
         **_LIGHT,
-    ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args=_LIGHT)
-
-
-def _bytes(claims: list[Claim]) -> int:
-    return sum(claim.slice.bytes_read for claim in claims)
-
-
-class SliceSource(Datasource):
-    """Reads each group of slices with one task, into one block."""
-
-    def __init__(self, groups: list[list[Claim]]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # ray is half typed
-        self._groups = groups
-
-    def estimate_inmemory_data_size(self) -> int | None:
-        return sum(map(_bytes, self._groups))
-
-    def get_read_tasks(
-        self,
-        parallelism: int,  # noqa: ARG002  # Ray's signature, as the next two
-        per_task_row_limit: int | None = None,  # noqa: ARG002
-        data_context: DataContext | None = None,  # noqa: ARG002
-    ) -> list[ReadTask]:
-        return [_read_task(group) for group in self._groups]
-
-
-def _read_task(claims: list[Claim]) -> ReadTask:
-    def read() -> Iterable[Block]:
-        async def fetch_all(_: State, storage: Storage) -> list[SliceInput]:
-            return await asyncio.gather(*(fetch(storage, claim) for claim in claims))
-
-        given = run_with_stores(fetch_all)
-        bodies = [one.lines for one in given]
-        yield pa.table(
-            {
-                "claim": pa.array(map(msgspec.json.encode, claims), pa.binary()),
-                "lines": pa.array(
-                    (b"" if isinstance(body, Outcome) else body for body in bodies), pa.binary()
-                ),
-                "unread": [body.value if isinstance(body, Outcome) else "" for body in bodies],
-                "kept": pa.array((one.kept for one in given), pa.binary()),
-            }
-        )
-
-    return ReadTask(
-        read,
-        BlockMetadata(
-            num_rows=len(claims), size_bytes=_bytes(claims), input_files=None, exec_stats=None
-        ),
-    )
+    ).materialize()
 
 
 class SliceMapper:
@@ -161,104 +104,42 @@ class SliceMapper:
         app_name: str,
         pool: str,
         rows_in_engine: int,
+        rows_of_call: int,
+        turns: int,
         share_prefixes: tuple[str, ...],
         rules: RowRules,
         patience_seconds: float | None,
         wave: str,
     ) -> None:
-        self._settings = settings = read_settings()
+        settings = read_settings()
         log.configure_own("wave", settings.log_level)
         spans.start("wave")
-        self._state, self._storage = open_state(settings), open_storage(settings)
+        state = open_state(settings)
         client = EngineClient(
             app_name,
             patience_seconds=patience_seconds,
             salts=CacheSalts(settings.cache_key, share_prefixes),
         )
-        self._runner = SliceRunner(
+        runner = SliceRunner(
             with_media(with_adapters(client, settings), settings, rules),
-            BatchWatch(self._state),
+            BatchWatch(state),
             rows_in_engine=rows_in_engine,
-            rows_per_engine_call=settings.rows_per_engine_call,
+            rows_per_engine_call=rows_of_call,
             pool=pool,
             wave=wave,
         )
+        self._blocks = BlockRunner(
+            state,
+            open_storage(settings),
+            runner,
+            turns=turns,
+            slice_events=settings.slice_events,
+        )
 
     async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
-        claims = [_claims.decode(bytes(claim)) for claim in block["claim"]]
-        may_run = await begin(self._state, claims)
-        results = await asyncio.gather(
-            *(
-                self._run(claim, given, may_run=may)
-                for claim, given, may in zip(claims, _given(block), may_run, strict=True)
-            )
-        )
-        yield {"claim": pa.array(map(bytes, block["claim"]), pa.binary()), **_to_columns(results)}
+        [claims] = block["claims"]
+        await self._blocks.run(_claims.decode(bytes(claims)))
+        yield {"done": [True]}
         if spans.is_on():
             # Nothing tells this process that its wave has ended.
             await asyncio.to_thread(spans.flush, _FLUSH_SECONDS)
-
-    async def _run(self, claim: Claim, given: SliceInput, *, may_run: bool) -> SliceResult:
-        if not may_run:
-            return SliceResult(Outcome.SETTLED, nothing())
-        result = await self._runner.run(claim, given)
-        if result.outcome.is_trouble or result.body.rows == claim.slice.rows:
-            return result
-        # Whoever has stopped the batch waits for this slice, and not for the others of its block.
-        await settle(
-            self._state,
-            self._storage,
-            claim,
-            result,
-            slice_events=self._settings.slice_events,
-        )
-        return SliceResult(Outcome.SETTLED, nothing())
-
-
-class PartSink(Datasink[None]):
-    """Commits each slice as it comes out of the engine. The driver has nothing left to do."""
-
-    def write(self, blocks: Iterable[Block], ctx: Any) -> None:  # noqa: ARG002  # Ray's signature
-        rows: list[dict[str, Any]] = []
-        for block in blocks:
-            rows += BlockAccessor.for_block(block).iter_rows(public_row_format=True)
-        slice_events = read_settings().slice_events
-
-        async def settle_all(state: State, storage: Storage) -> None:
-            ends = [(_claims.decode(row["claim"]), _to_result(row)) for row in rows]
-            await asyncio.gather(
-                *(
-                    settle(state, storage, claim, result, slice_events=slice_events)
-                    for claim, result in ends
-                )
-            )
-
-        run_with_stores(settle_all)
-
-
-def _given(block: _Columns) -> Iterator[SliceInput]:
-    """The inverse of what `_read_task` does."""
-    for lines, unread, kept in zip(block["lines"], block["unread"], block["kept"], strict=True):
-        yield SliceInput(Outcome(unread) if unread else bytes(lines), bytes(kept))
-
-
-def _to_columns(results: list[SliceResult]) -> _Columns:
-    return {
-        "outcome": [result.outcome.value for result in results],
-        "reason": [result.reason for result in results],
-        "strike_ranges": [json.dumps(result.strike_ranges) for result in results],
-        "output": pa.array((result.body.output for result in results), pa.binary()),
-        "error": pa.array((result.body.error for result in results), pa.binary()),
-        "usage": [json.dumps(result.body.usage) for result in results],
-        "spent": [to_text(result.body.spent) for result in results],
-        "counts": [json.dumps(result.body.counts) for result in results],
-    }
-
-
-def _to_result(row: dict[str, Any]) -> SliceResult:
-    """The inverse of `_to_columns`, for one row. Waves run no suspects, so nothing else is set."""
-    usage = SliceUsage(*json.loads(row["usage"]))
-    counts = RowCounts(*json.loads(row["counts"]))
-    body = PartBody(row["output"], row["error"], usage, from_text(row["spent"]), counts)
-    ranges = tuple(StrikeRange(*found) for found in json.loads(row["strike_ranges"]))
-    return SliceResult(Outcome(row["outcome"]), body, row["reason"], ranges)

@@ -63,7 +63,7 @@ CASES = {
     "kill": Case(recovery.kill, 150, (LARGE,)),
     "cold": Case(recovery.cold, 150, (LARGE,)),
     "lanes": Case(waits.lanes, 240, (SMALL, LARGE)),
-    "live": Case(waits.live, 150, (LARGE,)),
+    "live": Case(waits.live, 270, (LARGE,)),
     "door": Case(waits.door, 240),
     "prefixes": Case(rates.prefixes, 180, (LARGE,)),
     "serve": Case(others.serve, 300, (SMALL, EMBED)),

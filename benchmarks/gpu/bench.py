@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 from openai.types import Batch
 
@@ -24,6 +25,7 @@ from benchmarks.gpu.results import CaseResult
 from benchmarks.gpu.texts import equal, rows, text
 from benchmarks.rows import CHAT, EMBEDDINGS
 from cli.fleet import Fleet
+from shared.engine_starts import Start
 
 _POLL_SECONDS = 0.1
 _ENDS = ("completed", "failed", "expired", "cancelled")
@@ -128,6 +130,11 @@ class Bench:
     def replicas(self, model: str) -> list[psutil.Process]:
         """The processes of the model's replicas."""
         return [psutil.Process(int(pid)) for pid in self._ray_do("pids", model).split()]
+
+    def start(self, model: str) -> Start:
+        """What the start of the model's only replica was made of."""
+        [start] = msgspec.json.decode(self._ray_do("starts", model), type=list[Start])
+        return start
 
     def wait_for_replicas(self, model: str, count: int) -> None:
         """Return when so many of them run: each batch lets Serve start more of them."""

@@ -1,17 +1,20 @@
 """A client of the fleet's Ray for a moment.
 
-python -m benchmarks.gpu.cluster remove|restore|pids CATALOG MODEL
+python -m benchmarks.gpu.cluster remove|restore|pids|starts CATALOG MODEL
 """
 
+import asyncio
 import sys
 from pathlib import Path
 
+import msgspec
 import ray
 from ray import serve
 from ray.util.state import list_actors
 
 from shared.catalog import Catalog, Lane
 from shared.catalog_file import load_catalog
+from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
 
 
@@ -32,8 +35,15 @@ def _pids(catalog: Catalog, lane: Lane) -> None:
             print(actor.pid)
 
 
+def _starts(catalog: Catalog, lane: Lane) -> None:
+    """Print what the starts of the engine's replicas were made of, as JSON."""
+    found = asyncio.run(EngineClient(catalog.app_name(lane)).numbers())
+    print(msgspec.json.encode([one.start for one in found]).decode())
+
+
 if __name__ == "__main__":
     what, path, model = sys.argv[1:]
     ray.init(log_to_driver=False)
     found = load_catalog(Path(path))
-    {"remove": _remove, "restore": _restore, "pids": _pids}[what](found, found.lane_of(model))
+    act = {"remove": _remove, "restore": _restore, "pids": _pids, "starts": _starts}[what]
+    act(found, found.lane_of(model))

@@ -17,7 +17,7 @@ _MARKS = (
     ("EngineCore", "core"),
     ("RayWorkerProc", "core's worker"),
     ("VLLM::Worker", "core's worker"),
-    ("worker.front_server", "fronts"),
+    ("worker.fork_server", "fronts"),
     ("ServeReplica", "replica"),
     (":engine", "replica"),
     ("worker lane", "lane job"),

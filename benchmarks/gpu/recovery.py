@@ -1,10 +1,8 @@
 """How soon an engine answers again: after its core was killed, and after it was removed."""
 
 import json
-import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import psutil
 from openai.types import Batch
@@ -17,16 +15,6 @@ from benchmarks.gpu.texts import equal
 #: Rows that the engine had answered before it died may have their results until then.
 _ANSWERED_SECONDS = 5.0
 _FEWEST = 300
-#: What vLLM writes of the parts of a start, and what they are.
-_STAGES = {
-    "weights": r"Model loading took .*?([\d.]+) s(?:econds)?\b",
-    "compile": r"torch\.compile (?:and initial profiling/warmup run together )?took ([\d.]+) s",
-    "compile, from the cache": r"Directly load the compiled graph.*?took ([\d.]+) s",
-    "graphs": r"Graph capturing finished in ([\d.]+) secs",
-    "profile, cache and warm-up, with compile and graphs": (
-        r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"
-    ),
-}
 
 
 def kill(bench: Bench) -> Iterator[Figure]:
@@ -56,6 +44,9 @@ def kill(bench: Bench) -> Iterator[Figure]:
         "seconds until the next new row after SIGKILL of a 7B engine's core",
         recovered[0], 0.0, unit="s", goal=30,
     )  # fmt: skip
+    start = bench.start(LARGE)
+    # Where the replica has gone, too, its successor has a start of its own.
+    yield from _parts(start.last_restart_stages or start.stages, recovered[0])
     assert batch.output_file_id is not None
     lines = bench.view.client.files.content(batch.output_file_id).content.splitlines()
     wanted = [f"row-{number}" for number in range(count)]
@@ -69,7 +60,6 @@ def kill(bench: Bench) -> Iterator[Figure]:
 def cold(bench: Bench) -> Iterator[Figure]:
     """An idle engine is removed and starts again, with what was compiled before."""
     bench.put_to_sleep(LARGE)
-    logs_at = time.time()
     began = time.perf_counter()
     bench.ended(bench.create(LARGE, equal(LARGE, 1, 50, 4)))
     seconds = time.perf_counter() - began
@@ -77,8 +67,7 @@ def cold(bench: Bench) -> Iterator[Figure]:
         "seconds from a batch of one row to its end, 7B, no engine, compile cache warm",
         seconds, bench.bare(LARGE).start_seconds, unit="s", goal=40,
     )  # fmt: skip
-    for stage, taken in _stages(bench.fleet.ray.logs, logs_at).items():
-        yield bounded(f"of that start: {stage}", taken, seconds, unit="s", goal=None)
+    yield from _parts(bench.start(LARGE).stages, seconds)
 
 
 def _core(bench: Bench) -> psutil.Process:
@@ -92,14 +81,9 @@ def _completed(batch: Batch) -> int:
     return batch.request_counts.completed if batch.request_counts else 0
 
 
-def _stages(logs: Path, since: float) -> dict[str, float]:
-    """What engines have written of their starts since a time (Unix seconds)."""
-    found = {}
-    for path in logs.resolve().rglob("*"):
-        if not path.is_file() or path.stat().st_mtime < since:
-            continue
-        content = path.read_text(errors="replace")
-        for stage, pattern in _STAGES.items():
-            if taken := re.findall(pattern, content):
-                found[stage] = float(taken[-1])
-    return found
+def _parts(stages: Mapping[str, float], whole: float) -> Iterator[Figure]:
+    """What so many seconds were made of, as the replica has told it."""
+    for stage, seconds in stages.items():
+        yield bounded(f"of these: {stage}", seconds, whole, unit="s", goal=None)
+    left = whole - sum(stages.values())
+    yield bounded("of these: before and after them", left, whole, unit="s", goal=None)

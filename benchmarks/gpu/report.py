@@ -40,7 +40,7 @@ The bare engine is given tokens that were made before its time begins.
 A batch's time is from its creation to its completion, without the upload of its file.
 All models have the shapes of Qwen2.5 (with a vocabulary of 131,072) or of all-MiniLM-L6-v2, and
 random weights: the work is the same, the texts mean nothing.
-Other servers of the same engine can be measured on one's own rows by `python -m benchmarks.versus`.
+Other ways to run the same rows are measured by `python -m benchmarks.versus`, on any machine.
 """
 
 

@@ -13,7 +13,8 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import EMBED, LARGE, SMALL
 from benchmarks.gpu.texts import between, equal, rows, text
 from benchmarks.lanes import Scale, behind
-from benchmarks.live import Phase, live_and_batch, live_calls
+from benchmarks.live import live_calls
+from benchmarks.live_and_batch import Phase, live_and_batch
 from benchmarks.live_load import Seen
 from benchmarks.rows import CHAT
 from benchmarks.small_batches import small_batches

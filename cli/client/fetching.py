@@ -48,14 +48,20 @@ def fetch(
 
 
 def fetch_table(gateway: Gateway, batch: Mapping[str, Any], output: Path | None) -> None:
-    """Write the batch's table: one file, or its files into a folder. Raises InvalidInputError."""
+    """Write a batch's or a pipeline's table: one file, or its files into a folder.
+
+    Raises InvalidInputError.
+    """
     table = batch.get("table") or {}
     file_ids = table.get("file_ids", [])
     if table.get("error"):
         note(table["error"]["message"])
+    if not file_ids and table.get("url"):
+        raise InvalidInputError(f"The table of {batch['id']} is at {table['url']}.")
     if not file_ids:
         raise InvalidInputError(
-            f"{batch['id']} has no table. A batch that is created with 'output' has one at its end."
+            f"{batch['id']} has no table. What is created with 'output' has one at its end, "
+            "if it has rows."
         )
     if output is None and len(file_ids) > 1:
         raise InvalidInputError(

@@ -45,17 +45,23 @@ def engine_row(engine: _Record, now: float) -> tuple[str, ...]:
 
 
 def last_start(engine: _Record) -> str:
-    """What the engine's last start was made of, in a line; empty where nobody knows."""
-    stages = ", ".join(
-        f"{stage} {seconds:.1f}"
-        for stage, seconds in engine["last_start_stages"].items()
-        if seconds >= _SHOWN_SECONDS
-    )
-    if not stages:
+    """What the engine's last start was made of, in a line; empty where nobody knows.
+
+    And the last time that its core was started again.
+    """
+    if not (stages := _stages(engine["last_start_stages"])):
         return ""
     whole, row = engine["last_start_seconds"], engine["first_row_seconds"]
     after = "" if row is None else f"; first row {row:.1f} s"
+    # A gateway of an older version does not tell.
+    if again := engine.get("last_restart_stages"):
+        after += f"; last restart of its core {sum(again.values()):.1f} s: {_stages(again)}"
     return f"{engine['lane']}: last start {whole:.1f} s: {stages}{after}"
+
+
+def _stages(seconds: Mapping[str, float]) -> str:
+    shown = (f"{stage} {one:.1f}" for stage, one in seconds.items() if one >= _SHOWN_SECONDS)
+    return ", ".join(shown)
 
 
 def tenant_row(tenant: _Record) -> tuple[str, ...]:

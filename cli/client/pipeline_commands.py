@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.client.exit_codes import code_of
+from cli.client.exit_codes import ExitCode, code_of
 from cli.client.options import AsJson, Context, connected, end_with
 from cli.client.output import Record, details, note, print_record, print_records
 from cli.client.words import duration_text, rows_text, time_text
@@ -27,36 +27,69 @@ Data = Annotated[
 ]
 
 
+Target = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to this file, or into this folder.")
+]
+AsTable = Annotated[
+    bool, typer.Option("--table", help="The pipeline's table instead of lines of JSON.")
+]
+
+
 @app.command()
 def run(
     declaration: Declared,
     data: Data = None,
     *,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the rows to this file.")
-    ] = None,
+    output: Target = None,
+    table: AsTable = False,
     context: Context = None,
 ) -> None:
     """Run a pipeline and print the rows that come through; each is a line of JSON."""
-    from cli.client.downloads import download
-    from cli.client.sinks import PartFile, write
-
     with connected(context, waits=True) as gateway:
-        pipeline = _created(gateway, declaration, data)
+        pipeline = _created(gateway, declaration, data, as_table=table)
         note(f"{declaration.name} is {pipeline['id']}")
-        pipeline = _wait(gateway, pipeline)
-        if file_id := pipeline["output_file_id"]:
-            rows = download(gateway, file_id)
-            if output is None:
-                write(rows)
-            else:
-                part = PartFile(output, pipeline["id"])
-                part.begin_again()
-                with part.open() as file:
-                    write(rows, file)
-                part.finish()
+        try:
+            pipeline = _wait(gateway, pipeline)
+        except KeyboardInterrupt:
+            note(
+                f"\nLeft running: {pipeline['id']}\nTo take its rows: batchyard pipeline fetch "
+                f"{pipeline['id']} --wait\nTo end it: batchyard pipeline cancel {pipeline['id']}"
+            )
+            raise
+        if table:
+            _take_table(gateway, pipeline, output)
+        else:
+            _take(gateway, pipeline, pipeline["output_file_id"], output)
         note(_text(pipeline))
     end_with([code_of(pipeline)])
+
+
+@app.command()
+def fetch(
+    pipeline_id: PipelineId,
+    output: Target = None,
+    *,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="The rows that failed, with their stages and reasons.")
+    ] = False,
+    table: AsTable = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    context: Context = None,
+) -> None:
+    """Print the rows of a pipeline that has ended; each is a line of JSON."""
+    with connected(context, waits=True) as gateway:
+        pipeline: Record = gateway.get(f"pipelines/{pipeline_id}")
+        if wait:
+            pipeline = _wait(gateway, pipeline)
+        code = code_of(pipeline)
+        if code is ExitCode.NOT_ENDED:
+            note(f"{_line(pipeline)}. Wait with --wait.")
+        elif table:
+            _take_table(gateway, pipeline, output)
+        else:
+            kind = "error_file_id" if failed else "output_file_id"
+            _take(gateway, pipeline, pipeline[kind], output)
+    end_with([code])
 
 
 @app.command()
@@ -93,7 +126,33 @@ def cancel(pipeline_id: PipelineId, context: Context = None, *, as_json: AsJson 
     print_record(pipeline, _line, as_json=as_json)
 
 
-def _created(gateway: Any, path: Path, data: Path | None) -> Record:
+def _take(gateway: Any, pipeline: Record, file_id: str | None, output: Path | None) -> None:
+    """Write the lines of one of its files, if there is one."""
+    from cli.client.downloads import download
+    from cli.client.sinks import PartFile, write
+
+    if file_id is None:
+        return
+    if output is None:
+        write(download(gateway, file_id))
+        return
+    if output.is_dir():
+        output /= f"{pipeline['id']}.jsonl"
+    part = PartFile(output, file_id)
+    with part.open() as file:
+        write(download(gateway, file_id, start=part.size()), file)
+    part.finish()
+    note(f"Wrote {output}.")
+
+
+def _take_table(gateway: Any, pipeline: Record, output: Path | None) -> None:
+    """Write its table. Raises InvalidInputError if there is none."""
+    from cli.client.fetching import fetch_table
+
+    fetch_table(gateway, pipeline, output)
+
+
+def _created(gateway: Any, path: Path, data: Path | None, *, as_table: bool = False) -> Record:
     """The new pipeline. Raises InvalidInputError that names the file."""
     from cli.client.templates import read_yaml
     from cli.client.uploads import upload
@@ -102,6 +161,10 @@ def _created(gateway: Any, path: Path, data: Path | None) -> Record:
     declared = read_yaml(path)
     if not isinstance(declared, dict) or not isinstance(declared.get("input"), dict):
         raise InvalidInputError(f"{path}: there is no 'input'.")
+    if as_table and declared.get("output") is None:
+        raise InvalidInputError(f"{path}: there is no 'output', so there will be no table.")
+    if data is not None and not data.is_file():
+        raise InvalidInputError(f"{data}: there is no such file.")
     if data is not None:
         file = upload(gateway, data, purpose="user_data")
         declared["input"] = {**declared["input"], "file_id": file["id"]}

@@ -1,4 +1,4 @@
-"""`batchyard webhooks`: URLs that are called when batches end."""
+"""`batchyard webhooks`: URLs that are called when batches or pipelines end."""
 
 from typing import Annotated, Literal
 
@@ -15,7 +15,16 @@ _COLUMNS = ("ID", "NAME", "URL", "EVENTS", "CREATED (UTC)")
 _PAGE = 100
 
 WebhookId = Annotated[str, typer.Argument(help="Its id, as `batchyard webhooks ls` shows it.")]
-EventType = Literal["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
+EventType = Literal[
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
+    "pipeline.completed",
+    "pipeline.failed",
+    "pipeline.expired",
+    "pipeline.cancelled",
+]
 
 
 @app.command()
@@ -25,7 +34,10 @@ def add(
     name: Annotated[str, typer.Option(help="For yourself.")] = "batchyard",
     events: Annotated[
         list[str] | None,
-        typer.Option("--event", help="Only this end, such as batch.failed; repeatable."),
+        typer.Option(
+            "--event",
+            help="Such as pipeline.completed, instead of all ends of batches; repeatable.",
+        ),
     ] = None,
     context: Context = None,
     as_json: AsJson = False,

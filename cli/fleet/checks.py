@@ -28,3 +28,12 @@ def require_free(port: int) -> None:
         raise SetupError(
             f"--port {port} is taken by another program. End it, or choose another port."
         )
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether this process of ours listens on the TCP port, which others may do as well."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections)

@@ -20,14 +20,19 @@ from cli.fleet.catalog import (
     require_models,
 )
 from cli.fleet.catalog_check import CatalogCheck
-from cli.fleet.checks import require_free, require_memory
+from cli.fleet.checks import listens, require_free, require_memory
 from cli.fleet.credentials import TENANT, Credentials, read_credentials
 from cli.fleet.environments import node_environment, service_environment, write_lane_secrets
 from cli.fleet.ray import RayNode
 from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.s3_logins.bucket import apply_own_policy
 from cli.servers import Child, Ports
-from cli.servers.process import all_in_turn, make_private_directory, wait_ready
+from cli.servers.process import (
+    all_in_turn,
+    make_private_directory,
+    stop_together,
+    wait_ready,
+)
 from cli.trail import TRAIL_FILE, told
 from shared import ids
 from shared.catalog import Catalog
@@ -181,9 +186,8 @@ class Fleet:
 
     def stop(self) -> None:
         """Stop everything that was started, in reverse order."""
-        steps: list[Callable[[], object]] = [
-            partial(child.stop, 10) for child in (*self.gateways, *self.dispatchers)
-        ]
+        ours = (*self.gateways, *self.dispatchers)
+        steps: list[Callable[[], object]] = [partial(stop_together, ours, 10)]
         if (ray := getattr(self, "ray", None)) is not None:
             steps.append(ray.stop)
         all_in_turn([*steps, self.servers.stop])
@@ -276,6 +280,9 @@ class Fleet:
         await state.close()
 
     def _is_ready(self) -> bool:
+        # Of several gateways at one port, any may answer, and only those that listen.
+        if not all(one.pid and listens(one.pid, self.port) for one in self.gateways):
+            return False
         try:
             return httpx.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5).is_success
         except httpx.HTTPError:

@@ -14,7 +14,14 @@ from shared.ledger.file_records import read_file
 from shared.ledger.keys import read_key
 from shared.ledger.kinds import Kind
 from shared.ledger.packs import read_manifest, read_pack
-from shared.ledger.pipelines import Closing, Ended, StoredPipeline, read_handover, read_tokenizer
+from shared.ledger.pipelines import (
+    Closing,
+    Decided,
+    Ended,
+    StoredPipeline,
+    read_handover,
+    read_tokenizer,
+)
 from shared.ledger.plans import read_plan
 from shared.ledger.records import answered, read_record
 from shared.ledger.tenants import read_settings
@@ -73,7 +80,7 @@ async def _batch_record(storage: Storage, found: Listed) -> None:
 
 async def _pipeline(storage: Storage, found: Listed) -> None:
     name = found.key.rpartition("/")[2].removesuffix(".json")
-    kinds: Mapping[str, type[Any]] = {"pipeline": StoredPipeline, "end": Ended}
+    kinds: Mapping[str, type[Any]] = {"pipeline": StoredPipeline, "ending": Decided, "end": Ended}
     await read_record(storage, found.key, kinds.get(name, Closing))
 
 

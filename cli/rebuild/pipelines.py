@@ -68,6 +68,7 @@ class PipelineRestore:
             stored.created_at,
             fields,
             ended_at=None if ended is None else ended.at,
+            told="" if ended is None else ended.told,
         )
         self._report.counts["pipelines"] += 1
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from shared.errors import SetupError
@@ -106,12 +107,20 @@ class Child:
 
     def stop(self, grace_seconds: float = 30.0) -> None:
         """Ask the process group to end, and kill what is left after the grace period."""
+        self.ask_to_end()
+        self.end(grace_seconds)
+
+    def ask_to_end(self) -> None:
+        """Ask the process group to end, and do not wait for it."""
+        if self._process is not None and self.is_alive():
+            os.killpg(self._process.pid, signal.SIGTERM)
+
+    def end(self, grace_seconds: float) -> None:
+        """Wait for a program that was asked to end; kill what is left after the grace period."""
         if self._process is None:
             return
-        if self.is_alive():
-            os.killpg(self._process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace_seconds)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_seconds)
         self.kill()
 
     def kill(self) -> None:
@@ -215,6 +224,19 @@ def all_in_turn(steps: Iterable[Callable[[], object]]) -> None:
         # A stack is left from its end.
         for step in reversed(list(steps)):
             stack.callback(step)
+
+
+def stop_together(children: Iterable[Child], grace_seconds: float) -> None:
+    """Stop children that do not need each other: all of them have the same grace period."""
+    ending = list(children)
+    for child in ending:
+        child.ask_to_end()
+    deadline = time.monotonic() + grace_seconds
+    all_in_turn(partial(_end_before, child, deadline) for child in ending)
+
+
+def _end_before(child: Child, deadline: float) -> None:
+    child.end(max(0.0, deadline - time.monotonic()))
 
 
 def make_private_directory(path: Path) -> None:

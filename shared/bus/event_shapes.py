@@ -7,6 +7,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from shared.lifecycle import Status
 from shared.openai.shapes import Batch
+from shared.pipeline.shapes import Pipeline
 
 
 def _is_none(value: object) -> bool:
@@ -84,9 +85,11 @@ class EventShape(BaseModel):
 
     specversion: Literal["1.0"]
     id: str = Field(description="the same each time that the event is sent")
-    source: str = Field(description="/tenants/<tenant>/batches/<batch id>")
+    source: str = Field(
+        description="/tenants/<tenant>/batches/<batch id>, or /tenants/<tenant>/pipelines/<its id>"
+    )
     type: str
-    subject: str = Field(description="the batch's id")
+    subject: str = Field(description="the id of the batch or the pipeline")
     time: AwareDatetime
     datacontenttype: Literal["application/json"]
     sequence: str = Field(
@@ -106,7 +109,7 @@ class EventShape(BaseModel):
 
 
 class EventType(NamedTuple):
-    """When an event is sent, the shape of its data, and the batch's status if there is only one."""
+    """When an event is sent, the shape of its data, and the status if there is only one."""
 
     when: str
     data: type[BaseModel] = BatchState
@@ -138,4 +141,14 @@ EVENT_TYPES: Mapping[str, EventType] = {
     "slice.committed": EventType(
         "One slice has its results; only if the operator turns it on.", data=SliceState
     ),
+}
+#: The only events of a pipeline; its batches have their own.
+PIPELINE_EVENT_TYPES: Mapping[str, EventType] = {
+    f"pipeline.{status}": EventType(when, Pipeline, status)
+    for status, when in (
+        (Status.COMPLETED, "Each row has come through, or ended at a stage for a reason."),
+        (Status.FAILED, "It cannot go on: `error` says why."),
+        (Status.EXPIRED, "Its window ended first."),
+        (Status.CANCELLED, "It was cancelled: with the rows so far."),
+    )
 }

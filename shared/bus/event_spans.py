@@ -31,11 +31,12 @@ def sending(entry: Entry) -> Span:
     parent = of_batch(snapshot["id"], snapshot.get("traceparent", ""))
     span = spans.span(f"send {EVENTS_EXCHANGE}", "producer", parent=parent)
     if span.is_recorded:
+        noun = "pipeline" if entry.is_of_pipeline else "batch"
         span.set(
             {
                 **sent_to(EVENTS_EXCHANGE, routing_key(entry)),
                 "cloudevents.event_type": entry.fields["type"],
-                "batchyard.batch.id": snapshot["id"],
+                f"batchyard.{noun}.id": snapshot["id"],
             }
         )
     return span

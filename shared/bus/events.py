@@ -1,4 +1,4 @@
-"""What subscribers receive: a batch's state as a CloudEvent. Sends nothing.
+"""What subscribers receive: a batch's or a pipeline's state as a CloudEvent. Sends nothing.
 
 Every event carries the whole state, so that a subscriber never has to wait for a missed one.
 """
@@ -28,7 +28,7 @@ def to_event(
     at = int(fields["at_ms"]) / 1000
     attributes: dict[str, Any] = {
         "id": ids.event_id(batch, sequence),
-        "source": f"/tenants/{tenant}/batches/{batch}",
+        "source": f"/tenants/{tenant}/{'pipelines' if entry.is_of_pipeline else 'batches'}/{batch}",
         "type": fields["type"],
         "subject": batch,
         "time": datetime.fromtimestamp(at, UTC),
@@ -41,7 +41,7 @@ def to_event(
     attributes |= {
         name: snapshot[name] for name in ("traceparent", "tracestate") if name in snapshot
     }
-    data = _data(snapshot, at)
+    data = json.loads(fields["pipeline"]) if entry.is_of_pipeline else _data(snapshot, at)
     if "slice" in fields:
         data["slice"] = json.loads(fields["slice"])
     for kind, more in (additions or {}).items():
@@ -50,7 +50,7 @@ def to_event(
 
 
 def routing_key(entry: Entry) -> str:
-    """`<type>.<tenant>.<batch id>`."""
+    """`<type>.<tenant>.<batch id>`, or that of a pipeline."""
     snapshot = entry.snapshot()
     return event_key(entry.fields["type"], snapshot["tenant"], snapshot["id"])
 

@@ -21,9 +21,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from shared.answer_cache import Cache
 from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
-from shared.integers import CacheSeconds, Integer, Priority
+from shared.integers import Integer, Priority
 from shared.table.output import Output
 
 M = TypeVar("M", bound=BaseModel)
@@ -185,20 +186,6 @@ class Deliver(_Shape):
     results: bool = Field(default=False, strict=True)
 
 
-class Cache(_Shape):
-    """For how long the answers may be given to later batches; without it, as the operator says."""
-
-    seconds: CacheSeconds | None = None
-
-
-def cache_seconds(wanted: "Cache | bool | None", *, most: int) -> int:
-    """How long the answers of a batch may be given again; 0 where it wants no cache."""
-    if not wanted:
-        return 0
-    asked = None if wanted is True else wanted.seconds
-    return min(asked or most, most)
-
-
 class Submission(_Shape):
     """The body of a message of type `batch.submit.v1`."""
 
@@ -250,6 +237,10 @@ def window_seconds(window: str) -> int:
 
 #: Of inputs. A dataset that is given by HTTP has no kind, and no field of such a name.
 _KINDS = ("inline", "file", "s3", "dataset", "open")
+#: Of fields that may have one of several types; pydantic names the type behind the field.
+_TYPES = {("cache", "Cache"), ("cache", "bool")} | {
+    ("columns", kind) for kind in ("list[str]", "dict[str,str]")
+}
 
 
 def path(location: tuple[int | str, ...]) -> str:
@@ -258,6 +249,8 @@ def path(location: tuple[int | str, ...]) -> str:
     for place, step in enumerate(location):
         if place == 1 and location[0] == "input" and step in _KINDS:
             continue  # pydantic names the kind of a message's input here
+        if place and (location[place - 1], step) in _TYPES:
+            continue
         text += f"[{step}]" if isinstance(step, int) else f".{step}"
     return text.lstrip(".")
 

@@ -179,7 +179,8 @@ class Relay:
             await self._publish_event(entry)
         except RefusedError as error:
             self._refusals_known_until = time.monotonic() + _REFUSALS_KNOWN_SECONDS
-            log.warning("event.refused", reason=str(error), batch_id=entry.snapshot()["id"])
+            subject = "pipeline_id" if entry.is_of_pipeline else "batch_id"
+            log.warning("event.refused", reason=str(error), **{subject: entry.snapshot()["id"]})
 
     async def _publish_event(self, entry: Entry) -> None:
         message = await self._messages.of(entry)

@@ -89,7 +89,7 @@ MAX_MESSAGE_BYTES = 4 * 1024**2
 #: What the names of a tenant's queues end in, unless the operator says otherwise.
 TENANT_QUEUES = ("main",)
 #: What `sub.<tenant>.<name>` is bound to, each in front of the tenant's own part of the key.
-TENANT_EVENTS = ("batch.*",)
+TENANT_EVENTS = ("batch.*", "pipeline.*")
 #: The name of the queues that `batchyard demo` reads, beside the others of its tenant.
 DEMO_QUEUE = "demo"
 DEMO_QUEUES = (*TENANT_QUEUES, DEMO_QUEUE)
@@ -101,7 +101,7 @@ TENANT_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
 
 _TENANT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-_EVENTS = re.compile(r"(batch|request|slice)\.([a-z_]+|\*)")
+_EVENTS = re.compile(r"(batch|pipeline|request|slice)\.([a-z_]+|\*)")
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,9 @@ def reply_pattern(tenant_pattern: str, *kinds: Literal["reply", "sub"]) -> str:
     return f"^({own}|{direct})$"
 
 
-def event_key(event_type: str, tenant: str, batch_id: str) -> str:
-    """The routing key of an event; `event_type` is such as `batch.completed`."""
-    return f"{event_type}.{tenant}.{batch_id}"
+def event_key(event_type: str, tenant: str, subject: str) -> str:
+    """The routing key of an event, such as `batch.completed`, of a batch or pipeline by its id."""
+    return f"{event_type}.{tenant}.{subject}"
 
 
 def logins(
@@ -409,7 +409,7 @@ def _topic_permissions(user: User) -> list[dict[str, str]]:
             "write": "^$",
             "read": "^$"
             if user.bounds.queues is not None
-            else r"^(batch|request|slice)\.([a-z_]+|\*)\.{username}\.[^.]+$",
+            else r"^(batch|pipeline|request|slice)\.([a-z_]+|\*)\.{username}\.[^.]+$",
         },
     ]
 

@@ -6,6 +6,7 @@ A value of a CSV file is text as it stands: `007` stays `007`.
 import base64
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -27,6 +28,19 @@ MAX_OBJECT_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _BYTE_ORDER_MARK = "\ufeff"
 _IMAGE_TYPES = {"jpg": "jpeg"}
+#: How images begin. An uploaded one has a key without an ending.
+_IMAGE_MARKS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
+#: What readers raise for objects, types and values that they were not made for.
+_FAULTS = (
+    pa.ArrowException,
+    ArithmeticError,
+    ImportError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class UnreadableError(BatchyardError):
@@ -52,10 +66,17 @@ class Needed:
         self.carrier = carrier
 
     def of(self, has: Collection[str], given: Collection[str]) -> list[str]:
-        """Those that rows show, beside those that are `given`. Raises MissingColumnError."""
+        """Those that rows show, beside those that are `given`.
+
+        Raises MissingColumnError, and UnreadableError if two columns have the name of one of them.
+        """
         for name in sorted(self._names.union(self.carrier.columns) - set(has) - set(given)):
             raise MissingColumnError(name, [*has, *given])
-        return [name for name in has if self._has_all or name in self._names]
+        shown = [name for name in has if self._has_all or name in self._names]
+        for name, times in Counter(has).items():
+            if times > 1 and (name in shown or name in self.carrier.columns):
+                raise UnreadableError(f"it has {times} columns '{name}'")
+        return shown
 
     def read(self, has: Collection[str], given: Collection[str]) -> list[str]:
         """Those that are read, as `of`."""
@@ -72,7 +93,9 @@ def rows_of(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]
         for row in _READERS[source.format](source, file, needed):
             yield {**source.columns, **row} if source.columns else row
         needed.carrier.leave()
-    except (pa.ArrowException, ValueError, csv.Error, OSError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise UnreadableError("it is no UTF-8") from error
+    except (*_FAULTS, csv.Error) as error:
         # Arrow's and Python's own words may quote a value.
         raise UnreadableError(f"it cannot be read as {source.format}") from error
 
@@ -101,24 +124,44 @@ def _arrow(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
 
 
 def _as_rows(batch: pa.RecordBatch, shown: Sequence[str], carrier: Carrier) -> Iterator[Row]:
-    columns = [batch.column(name).to_pylist() for name in shown]
+    columns = [_values(batch.column(name)) for name in shown]
     for index in range(batch.num_rows):
         carrier.look_at(batch, index)
         yield {name: column[index] for name, column in zip(shown, columns, strict=True)}
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Its values in Python. Python's times have microseconds, so the rest of nanoseconds goes."""
+    type_ = _in_microseconds(column.type)
+    found = column if type_ == column.type else column.cast(type_, safe=False)
+    values: list[Any] = found.to_pylist()
+    return values
+
+
+def _in_microseconds(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type_) and type_.unit == "ns":
+        return pa.timestamp("us", type_.tz)
+    if pa.types.is_duration(type_) and type_.unit == "ns":
+        return pa.duration("us")
+    if pa.types.is_struct(type_):
+        fields = [type_.field(number) for number in range(type_.num_fields)]
+        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in fields])
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_in_microseconds(type_.value_type)))
+    return type_
 
 
 def _csv(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
     csv.field_size_limit(MAX_OBJECT_BYTES)
     lines = io.TextIOWrapper(io.BufferedReader(file, _CHUNK_BYTES), "utf-8", newline="")
     reader = csv.reader(lines, strict=True)
-    names = next(reader, None)
+    filled = (values for values in reader if values)
+    names = next(filled, None)
     if names is None:
         return
     names[0] = names[0].removeprefix(_BYTE_ORDER_MARK)
     needed.of(names, source.columns)
-    for values in reader:
-        if not values:
-            continue
+    for values in filled:
         if len(values) != len(names):
             raise UnreadableError(
                 f"its line {reader.line_num} has {len(values)} values, and its head {len(names)}"
@@ -150,10 +193,22 @@ def _text(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
 
 def _image(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
     needed.of(("image", *_OF_OBJECT), source.columns)
-    ending = source.key.rpartition(".")[2].lower()
-    kind = _IMAGE_TYPES.get(ending, ending)
-    body = base64.b64encode(_whole(source, file)).decode()
-    yield {**_of_object(source), "image": f"data:image/{kind};base64,{body}"}
+    whole = _whole(source, file)
+    body = base64.b64encode(whole).decode()
+    yield {
+        **_of_object(source),
+        "image": f"data:image/{_image_type(source, whole)};base64,{body}",
+    }
+
+
+def _image_type(source: Source, whole: bytes) -> str:
+    for mark, kind in _IMAGE_MARKS.items():
+        if whole.startswith(mark):
+            return kind
+    _, dot, ending = source.key.rpartition("/")[2].rpartition(".")
+    if not dot or not ending.isalnum():
+        raise UnreadableError("it is no PNG, JPEG, GIF or WebP, and its name says no other")
+    return _IMAGE_TYPES.get(ending.lower(), ending.lower())
 
 
 _OF_OBJECT = ("url", "name", "bytes")

@@ -4,6 +4,7 @@ Compiling may run what the template's author wrote, so only the renderer's own p
 Elsewhere `syntax_problem` only parses.
 """
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -123,8 +124,9 @@ class RowTemplate:
                     self._add(one, f"{param}[{number}]", depth + 1)
                 self._constant(b"]")
             case str() if any(mark in value for mark in _MARKS):
-                self.columns |= _names(self._environment, param, value)
-                self._parts.append(_Leaf(param, _compiled(self._environment, param, value)))
+                names = _names(self._environment, param, value)
+                self.columns |= names
+                self._parts.append(_Leaf(param, names, _compiled(self._environment, param, value)))
             case _:
                 self._constant(json.dumps(value, ensure_ascii=False).encode())
 
@@ -141,7 +143,8 @@ class RowFilter:
     def __init__(self, expression: str) -> None:
         environment, text = _environment(), f"{{{{ {expression} }}}}"
         self.columns = _names(environment, "filter", text)
-        self._leaf = _Leaf("filter", _expression(environment, "filter", expression))
+        value = _expression(environment, "filter", expression)
+        self._leaf = _Leaf("filter", self.columns, value)
 
     def wants(self, row: Mapping[str, Any]) -> bool:
         """Whether the expression is true for the row. Raises RowError."""
@@ -152,22 +155,35 @@ class _Leaf(NamedTuple):
     """A string of the template, as the function that gives its value for a row."""
 
     param: str
+    names: set[str]
     value: Callable[[Mapping[str, Any]], object]
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         undefined=jinja2.StrictUndefined,
-        # A value that is missing in a row is an empty text, not the word None.
-        finalize=lambda value: "" if value is None else value,
+        finalize=_in_text,
         keep_trailing_newline=True,
         optimized=False,
         cache_size=0,
     )
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.filters["tojson"] = _to_json
     # So that every name is a column's.
     environment.globals.clear()
     return environment
+
+
+def _in_text(value: object) -> object:
+    """What stands for a value inside of a text."""
+    if value is None:
+        # Not the word None.
+        return ""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _to_json(value: object) -> str:
+    # Times, decimals and bytes as `msgspec` writes them elsewhere.
+    return json.dumps(value, ensure_ascii=False, default=msgspec.to_builtins)
 
 
 def _texts(value: object, param: str, depth: int) -> Iterator[tuple[str, str]]:
@@ -244,8 +260,7 @@ def _value(leaf: _Leaf, row: Mapping[str, Any]) -> object:
     try:
         value = leaf.value(row)
     except jinja2.UndefinedError:
-        reason = "something that the template names is not defined for this row"
-        raise RowError(leaf.param, reason) from None
+        raise RowError(leaf.param, _what_is_missing(leaf, row)) from None
     except TimeoutError:
         raise RowError(leaf.param, "rendering it takes too long") from None
     except MemoryError:
@@ -253,6 +268,12 @@ def _value(leaf: _Leaf, row: Mapping[str, Any]) -> object:
     except ROW_ERRORS as error:
         raise RowError(leaf.param, f"{type(error).__name__} while it was rendered") from None
     if isinstance(value, jinja2.Undefined):
-        reason = "what it names is not defined for this row"
-        raise RowError(leaf.param, reason)
+        raise RowError(leaf.param, _what_is_missing(leaf, row))
     return value
+
+
+def _what_is_missing(leaf: _Leaf, row: Mapping[str, Any]) -> str:
+    # Jinja's own words may quote a value, by which something was looked for.
+    if missing := sorted(leaf.names - row.keys()):
+        return f"the row has no '{missing[0]}'"
+    return "something that it names is not defined for this row"

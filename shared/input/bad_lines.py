@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from shared.input.problems import DECODE_ERRORS
+from shared.input.request_lines import mended
 from shared.input.rows import Row
 from shared.openai.shapes import BatchError
 
@@ -92,7 +93,8 @@ def _beside(near: Row, row: Row) -> Row:
 
 def _custom_id(line: bytes) -> str | None:
     try:
-        value = msgspec.json.decode(line)
+        # Half a surrogate pair in another place does not take the name from the client.
+        value = msgspec.json.decode(mended(line))
         custom_id = value.get("custom_id") if isinstance(value, dict) else None
     except DECODE_ERRORS:
         return None

@@ -37,6 +37,7 @@ class Beginning(NamedTuple):
 
 
 _LIMITS = sorted({name for endpoint in ENDPOINTS.values() for name in endpoint.output_limits})
+_ABSENT = msgspec.Raw()
 _Body = msgspec.defstruct(
     "_Body",
     [
@@ -47,7 +48,7 @@ _Body = msgspec.defstruct(
         ("system", Any, None),
         ("cache_salt", Any, None),
         *(
-            (name, msgspec.Raw, msgspec.Raw())
+            (name, msgspec.Raw, _ABSENT)
             for name in (
                 *_LIMITS,
                 "response_format",
@@ -95,8 +96,10 @@ def _blocks(body: Any) -> tuple[int, ...]:
 
 def _texts(body: Any) -> Iterator[str]:
     """The prompt's text from its start, as far as it can be told without the model's template."""
-    yield bytes(body.tools).decode()
-    yield f"{body.instructions or body.system or ''}"
+    if body.tools is not _ABSENT:
+        yield bytes(body.tools).decode()
+    if instructions := body.instructions or body.system:
+        yield f"{instructions}"
     for content in (body.messages, body.prompt, body.input):
         if isinstance(content, list):
             for item in content:
@@ -105,16 +108,19 @@ def _texts(body: Any) -> Iterator[str]:
             yield f"{content}"
 
 
-def _item(item: Any) -> Iterator[str]:
+def _item(item: Any) -> list[str]:
     if not isinstance(item, dict):
-        yield f"{item} "
-        return
-    yield f"\0{item.get('role')}\0"
-    content = item.get("content")
+        return [f"{item} "]
+    role, content = f"\0{item.get('role')}\0", item.get("content")
+    if isinstance(content, str):
+        return [role, content]
     parts = content if isinstance(content, list) else [content]
-    for part in parts:
-        text = part.get("text") if isinstance(part, dict) else part
-        yield text if isinstance(text, str) else f"{part}"
+    return [role, *map(_text, parts)]
+
+
+def _text(part: Any) -> str:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else f"{part}"
 
 
 def _kind(body: Any) -> int:
@@ -125,16 +131,17 @@ def _kind(body: Any) -> int:
         if isinstance(item, dict) and item.get("role") in _INSTRUCTING_ROLES:
             found = crc32(f"{item.get('content')}".encode(errors="surrogatepass"), found)
     for place, name in enumerate(_FORM):
-        if raw := bytes(getattr(body, name)):
+        if (raw := getattr(body, name)) is not _ABSENT:
             found = crc32(raw, found + place + 1)
     return found
 
 
 def _limit(body: Any, endpoint: Endpoint) -> int | None:
     for name in endpoint.output_limits:
-        raw = bytes(getattr(body, name))
-        if raw.isdigit() and len(raw) <= _MAX_DIGITS:
-            return count_or_none(int(raw))
+        if (raw := getattr(body, name)) is not _ABSENT:
+            digits = bytes(raw)
+            if digits.isdigit() and len(digits) <= _MAX_DIGITS:
+                return count_or_none(int(digits))
     return endpoint.default_limit
 
 

@@ -12,6 +12,9 @@ class _CustomId(msgspec.Struct):
     custom_id: str | None
 
 
+_LINE = msgspec.json.Decoder(_CustomId)
+
+
 def split(body: bytes) -> list[bytes]:
     """The request lines in some bytes of an input: separated by LF only, blank ones left out.
 
@@ -24,9 +27,9 @@ def split(body: bytes) -> list[bytes]:
 def custom_id_of(line: bytes) -> str | None:
     """What the client calls the request; None for an error in place of a line without a name."""
     try:
-        return msgspec.json.decode(line, type=_CustomId).custom_id
+        return _LINE.decode(line).custom_id
     except msgspec.DecodeError:
-        return msgspec.json.decode(mended(line), type=_CustomId).custom_id
+        return _LINE.decode(mended(line)).custom_id
 
 
 def mended(line: bytes) -> bytes:

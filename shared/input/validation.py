@@ -22,6 +22,7 @@ from shared.input.plain_lines import (
     plain_decoder,
 )
 from shared.input.problems import DECODE_ERRORS, Problems
+from shared.input.refused_rows import RefusedRows
 from shared.input.request_lines import BYTE_ORDER_MARK
 from shared.input.rows import (
     BYTES_PER_TOKEN,
@@ -100,6 +101,7 @@ class InputCheck:
         self._bad = self._problems if self.is_strict else Problems(self.limits.problems)
         self._bad_rows = BadRows()
         self._ignored = IgnoredFields()
+        self._refused = RefusedRows()
         self._line_check = LineCheck(
             self.endpoint,
             self.models,
@@ -121,6 +123,13 @@ class InputCheck:
         """What the good rows ask for in vain."""
         return [
             BatchWarning(code="ignored_field", message=text) for text in self._ignored.messages()
+        ]
+
+    @property
+    def refusals(self) -> list[BatchWarning]:
+        """What the rows ask for that get an error for it."""
+        return [
+            BatchWarning(code="refused_request", message=text) for text in self._refused.messages()
         ]
 
     @property
@@ -298,6 +307,7 @@ class InputCheck:
         if self.is_strict:
             return None
         self.refused += 1
+        self._refused.add_bad_line(problems.listed[0])
         bad = bad_line(line, problems.listed, max_custom_id=self.limits.custom_id_characters)
         return Row(number, start, end, 1, 0, None, 1, b"", "", "", bad_line=bad)
 
@@ -310,6 +320,7 @@ class InputCheck:
             found = rules.refusal(endpoint.path, raw) or read_body(endpoint.body, raw)
         if isinstance(found, Refusal):
             self.refused += 1
+            self._refused.add(self._line_number, found)
             refusal, limit, count, output = found, None, 1, 0
         else:
             self._ignored.add(self._line_number, rules.ignored(endpoint.path, raw or {}))

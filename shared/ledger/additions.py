@@ -15,7 +15,7 @@ from shared.checksums import checksum
 from shared.errors import BrokenObjectError
 from shared.ledger.copies import copy_key
 from shared.ledger.records import decoded, encoded
-from shared.slices import ADDED, Slice
+from shared.slices import ADDED, Slice, with_answers
 from shared.storage import Storage
 
 _NAME = re.compile(rf"copies/(\d{{8}}){ADDED}\.jsonl")
@@ -52,6 +52,11 @@ def addition_name(number: int) -> str:
 def addition_key(batch_id: str, number: int) -> str:
     """The S3 key of an addition."""
     return copy_key(batch_id, addition_name(number))
+
+
+def answers_name(number: int, nonce: str) -> str:
+    """The name of the copy of the addition that has answers; nobody else writes that of a nonce."""
+    return with_answers(f"{addition_name(number)}-{nonce}")
 
 
 def number_of(name: str) -> int | None:

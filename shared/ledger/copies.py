@@ -3,7 +3,8 @@
 Most only spare reading: their lines are those of the input, which is read if a copy is gone. So
 they may be removed at any time, and nothing has to be known of them but their names. Copies with
 errors in place of bad lines are as much a batch's input as the input itself, and so are the
-additions to an open batch.
+additions to an open batch. Rows of an addition that were answered before have their answers in a
+copy of it.
 """
 
 from collections.abc import AsyncIterator
@@ -63,21 +64,22 @@ async def read_slice(
     The rest names the batch's input. Raises NotFoundError if that is gone, or a copy that alone
     has these lines, and ChangedError.
     """
-    if slice_.copy is not None:
-        name = slice_.copy.name
+    copy = slice_.copy
+    while copy is not None:
+        name = copy.name
         try:
-            start, end = slice_.copy.start, slice_.copy.end
-            body = await storage.get(copy_key(batch_id, name), start=start, end=end)
+            body = await storage.get(copy_key(batch_id, name), start=copy.start, end=copy.end)
         except NotFoundError:
             log.warning("copy.gone", batch_id=batch_id, name=name)
-            if slice_.copy.is_input:
+            if copy.is_input:
                 raise
         else:
-            if slice_.copy.fits(body):
+            if copy.fits(body):
                 return body
             log.error("copy.broken", batch_id=batch_id, name=name)
-            if slice_.copy.is_input:
+            if copy.is_input:
                 raise NotFoundError(f"The copy {name} of batch {batch_id} is damaged.")
+        copy = copy.plain
     body = await storage.get(
         key, start=slice_.start, end=slice_.end, etag=etag, bucket=bucket, version_id=version_id
     )

@@ -60,7 +60,7 @@ _KEYS: Mapping[Kind, str] = {
     Kind.TABLE: rf"{_BATCH}/[a-z_]+/table/(_SUCCESS|part-\d+\.(parquet|jsonl|csv))",
     Kind.COMMIT: rf"{_BATCH}/commit-[a-z_]+\.json",
     Kind.BATCH_RECORD: rf"{_BATCH}/record-\d+\.json",
-    Kind.PIPELINE: r"pipelines/[^/]+/(pipeline|cancel|failure|end)\.json",
+    Kind.PIPELINE: r"pipelines/[^/]+/(pipeline|cancel|failure|ending|end)\.json",
     Kind.HANDOVER: r"pipelines/[^/]+/edges/\d+/\d+\.jsonl",
     Kind.TOKENIZER: r"pipelines/[^/]+/edges/tokenizer-[0-9a-f]{64}\.json",
     Kind.UPLOAD_PART: r"uploads/.+",

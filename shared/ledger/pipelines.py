@@ -9,6 +9,7 @@ would make of the rows a second time.
 
 import hashlib
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Literal
 
@@ -16,7 +17,7 @@ import msgspec
 
 from shared.checksums import checksum
 from shared.errors import BrokenObjectError, NotFoundError
-from shared.ledger.records import decoded, encoded
+from shared.ledger.records import decoded, encoded, read_record
 from shared.storage import Storage
 from shared.table.output import RowsTable
 
@@ -43,6 +44,8 @@ class StoredPipeline(msgspec.Struct, frozen=True, kw_only=True):
     #: The digests of the tokenizers that stages count with, by stage.
     tokenizers: dict[int, str] = {}
     output_seconds: int = 0
+    #: How long answers of a stage may be given again, by stage; none for those without a cache.
+    cache_seconds: dict[int, int] = {}
     #: The table that is to be made of its rows.
     output: RowsTable | None = None
 
@@ -71,9 +74,19 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     error_file_id: str = ""
     #: The table as its record has it; empty if none was asked for, or no row came through.
     table: str = ""
+    #: Rows of the input that were read, and those that came through.
+    read: int = 0
     rows: int = 0
     #: By stage.
     counts: dict[int, StepCount] = {}
+    #: What its event says, as JSON: the same each time that it is told.
+    told: str = ""
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """How a pipeline is about to end, from before its files are written."""
+
+    status: Ending
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +141,11 @@ def closing_key(pipeline_id: str, kind: Literal["cancel", "failure"]) -> str:
 def ended_key(pipeline_id: str) -> str:
     """The S3 key of a pipeline's end."""
     return f"{pipeline_folder(pipeline_id)}end.json"
+
+
+def decided_key(pipeline_id: str) -> str:
+    """The S3 key of how a pipeline is about to end."""
+    return f"{pipeline_folder(pipeline_id)}ending.json"
 
 
 def edges_folder(pipeline_id: str) -> str:
@@ -192,9 +210,22 @@ def ended_fields(ended: Ended) -> dict[str, str | int]:
         "status": ended.status,
         "output_file_id": ended.output_file_id,
         "error_file_id": ended.error_file_id,
+        "read": ended.read,
         "rows": ended.rows,
         "counts": msgspec.json.encode(ended.counts).decode(),
     }
+
+
+async def decided(storage: Storage, pipeline_id: str, status: Ending) -> Ending:
+    """How the pipeline ends: as this says, unless another ending was decided before.
+
+    What its files are, and where, follows from it. Raises TransientError.
+    """
+    key = decided_key(pipeline_id)
+    if not await storage.create(key, encoded(Decided(status))):
+        with suppress(BrokenObjectError):
+            return (await read_record(storage, key, Decided)).status
+    return status
 
 
 async def create_handover(

@@ -13,6 +13,8 @@ from shared.storage import Storage
 from shared.table.output import Format, WantedTable
 
 SUCCESS = "_SUCCESS"
+#: A list of thousands of files; more is none that we wrote.
+_MAX_SUCCESS_BYTES = 1024 * 1024
 
 
 class MadeTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +81,16 @@ async def write_success(storage: Storage, table: MadeTable) -> None:
 
 
 async def read_success(storage: Storage, prefix: str) -> MadeTable:
-    """The table in this folder. Raises NotFoundError and BrokenObjectError."""
+    """The table in this folder. Raises NotFoundError and BrokenObjectError.
+
+    It may be the tenant's folder, who may write there what it likes.
+    """
     key = f"{prefix}{SUCCESS}"
+    text = await storage.get(key, end=_MAX_SUCCESS_BYTES + 1)
+    if len(text) > _MAX_SUCCESS_BYTES:
+        raise BrokenObjectError(key, f"it has more than {_MAX_SUCCESS_BYTES} bytes")
     try:
-        return msgspec.json.decode(await storage.get(key), type=MadeTable)
+        return msgspec.json.decode(text, type=MadeTable)
     except (ValueError, RecursionError) as error:
         raise BrokenObjectError(key, "its bytes are not those that were written") from error
 

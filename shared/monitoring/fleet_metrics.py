@@ -29,6 +29,8 @@ _TOKENS = {"input_tokens": "input", "cached_tokens": "cached", "output_tokens": 
 #: Counters of vLLM's, by the names that they have in Redis.
 _OF_VLLM = {
     "preemptions": "Sequences that vLLM put back because its KV cache was full.",
+    "computed_tokens": "Tokens of prompts and answers that vLLM has computed.",
+    "recomputed_tokens": "Those of them that it had computed before it put a sequence back.",
     "prefix_queries": "Tokens of prompts that vLLM looked for in its prefix cache.",
     "prefix_hits": "Those of them that it found there.",
 }

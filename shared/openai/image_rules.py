@@ -5,13 +5,17 @@ token.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 #: Of Qwen's processors, where their files do not say them.
 _QWEN_PATCH, _QWEN_MERGE, _QWEN_LEAST, _QWEN_MOST = 14, 2, 56 * 56, 14 * 14 * 4 * 1280
+
+#: Of GLM's.
+_GLM_PATCH, _GLM_MERGE, _GLM_FRAMES = 14, 2, 2
+_GEMMA_TOKENS = 256
 
 
 class ImageRule(BaseModel):
@@ -32,12 +36,23 @@ class ImageRule(BaseModel):
     #: pixels, and the tokens of what is in one. The image is made `longest` pixels long first.
     tile: int | None = Field(default=None, ge=1)
     tile_tokens: int = Field(default=64, ge=1)
+    #: Of models that take the grid of tiles that is most like the image in shape: the fewest and
+    #: the most tiles of one image, without the one in which it is seen whole if it has several.
+    least_tiles: int = Field(default=1, ge=1)
+    most_tiles: int | None = Field(default=None, ge=1)
+    #: Of models that fit an image into one of these sizes, each as height and width, and see what
+    #: is not the edge, in parts of `part` pixels, and the whole in one tile.
+    sizes: tuple[tuple[int, int], ...] = ()
 
     def tokens(self, width: int, height: int) -> int:
         """Of an image of this size in pixels."""
         if self.fixed is not None:
             return self.fixed
         width, height = max(1, width), max(1, height)
+        if self.tile is not None and self.sizes:
+            return self._in_sizes(width, height, self.tile)
+        if self.tile is not None and self.most_tiles is not None:
+            return self._in_grid(width, height, self.tile, self.most_tiles)
         if self.tile is not None:
             return self._in_tiles(width, height, self.tile)
         if self.longest is not None:
@@ -59,6 +74,39 @@ class ImageRule(BaseModel):
         if rows == columns == 1:
             return whole
         return rows * (columns * (self.tile_tokens + 2) + 1) + whole
+
+    def _in_grid(self, width: int, height: int, tile: int, most: int) -> int:
+        """As InternVL's processor has it: of equal shapes, the larger if the image is as large."""
+        grids = {
+            (columns, rows)
+            for columns in range(1, most + 1)
+            for rows in range(1, most + 1)
+            if self.least_tiles <= columns * rows <= most
+        }
+        best, difference = (1, 1), math.inf
+        for columns, rows in sorted(grids, key=lambda grid: (grid[0] * grid[1], grid)):
+            other = abs(width / height - columns / rows)
+            is_filled = width * height > 0.5 * tile**2 * columns * rows
+            if other < difference or (other == difference and is_filled):
+                best, difference = (columns, rows), other
+        tiles = best[0] * best[1]
+        return (tiles + 1 if tiles > 1 else 1) * self.tile_tokens + 2
+
+    def _in_sizes(self, width: int, height: int, tile: int) -> int:
+        """As LLaVA-NeXT's processor has it, with a mark after each row."""
+
+        def fit(size: tuple[int, int]) -> tuple[int, int]:
+            scale = min(size[1] / width, size[0] / height)
+            seen = min(int(width * scale) * int(height * scale), width * height)
+            return seen, seen - size[0] * size[1]
+
+        best, side = max(self.sizes, key=fit), tile // self.part
+        rows, columns = (length // tile * side for length in best)
+        if width / height > columns / rows:
+            rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
+        else:
+            columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
+        return rows * (columns + 1) + side**2
 
     def _within_pixels(self, height: int, width: int) -> tuple[int, int]:
         """The parts each way, as `smart_resize` of Qwen's processors finds them."""
@@ -83,20 +131,24 @@ def image_rule_of(config: Mapping[str, Any], processor: Mapping[str, Any]) -> Im
 
     None where they do not tell it, or in a way that is not known here.
     """
-    kind = str(config.get("model_type", ""))
     try:
-        if kind.startswith(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_omni")):
-            return _of_qwen(config, processor)
-        if kind in ("mistral3", "pixtral") or _vision(config).get("model_type") == "pixtral":
-            return _of_pixtral(config)
-        if kind in ("idefics3", "smolvlm"):
-            return _of_idefics(processor)
-        if (fixed := _fixed(kind, config)) is not None:
-            return ImageRule(fixed=fixed)
+        make = _maker(config, processor)
+        return make(config, processor) if make else None
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         # Files of a form that is not known here.
         return None
-    return None
+
+
+def _maker(config: Mapping[str, Any], processor: Mapping[str, Any]) -> "_Maker | None":
+    kind = str(config.get("model_type", ""))
+    if kind in _MAKERS:
+        return _MAKERS[kind]
+    # The image processor has one name for each library.
+    cut_by = str(processor.get("image_processor_type", ""))
+    for kinds, name, make in _FAMILIES:
+        if kind.startswith(kinds) or cut_by.startswith(name):
+            return make
+    return _of_pixtral if _vision(config).get("model_type") == "pixtral" else None
 
 
 def _of_qwen(config: Mapping[str, Any], processor: Mapping[str, Any]) -> ImageRule:
@@ -108,31 +160,99 @@ def _of_qwen(config: Mapping[str, Any], processor: Mapping[str, Any]) -> ImageRu
     return ImageRule(part=patch * merge, least_pixels=least, most_pixels=most)
 
 
-def _of_pixtral(config: Mapping[str, Any]) -> ImageRule:
+def _of_glm(config: Mapping[str, Any], processor: Mapping[str, Any]) -> ImageRule:
+    vision, size = _vision(config), processor["size"]
+    part = processor.get("patch_size", vision.get("patch_size", _GLM_PATCH)) * processor.get(
+        "merge_size", vision.get("spatial_merge_size", _GLM_MERGE)
+    )
+    # Its bounds are those of the frames of a video together, and an image has as many.
+    frames = processor.get("temporal_patch_size", _GLM_FRAMES)
+    return ImageRule(
+        part=part,
+        least_pixels=math.ceil(size["shortest_edge"] / frames),
+        most_pixels=size["longest_edge"] // frames,
+    )
+
+
+def _of_internvl(config: Mapping[str, Any], processor: Mapping[str, Any]) -> ImageRule:
+    if config.get("model_type") == "internvl":
+        tile = processor["size"]["height"]
+        is_cut = processor.get("crop_to_patches", False)
+        least, most = processor.get("min_patches", 1), processor.get("max_patches", 12)
+        tokens = config["image_seq_length"]
+    else:
+        vision = _vision(config)
+        tile = config.get("force_image_size") or vision["image_size"]
+        is_cut = config["dynamic_image_size"]
+        least, most = config["min_dynamic_patch"], config["max_dynamic_patch"]
+        tokens = int((tile // vision["patch_size"]) ** 2 * config["downsample_ratio"] ** 2)
+        if is_cut and not config.get("use_thumbnail"):
+            # Nowhere is it seen whole, which no rule here says.
+            raise ValueError
+    return ImageRule(
+        tile=tile,
+        tile_tokens=tokens,
+        least_tiles=least if is_cut else 1,
+        most_tiles=most if is_cut else 1,
+    )
+
+
+def _of_llava_next(config: Mapping[str, Any], _: Mapping[str, Any]) -> ImageRule:
+    vision = _vision(config)
+    return ImageRule(
+        tile=vision["image_size"], part=vision["patch_size"], sizes=config["image_grid_pinpoints"]
+    )
+
+
+def _of_pixtral(config: Mapping[str, Any], _: Mapping[str, Any]) -> ImageRule:
     vision = _vision(config)
     part = vision["patch_size"] * config.get("spatial_merge_size", 1)
     return ImageRule(part=part, longest=vision["image_size"], ends_rows=True)
 
 
-def _of_idefics(processor: Mapping[str, Any]) -> ImageRule:
+def _of_idefics(_: Mapping[str, Any], processor: Mapping[str, Any]) -> ImageRule:
     tile = processor["max_image_size"]["longest_edge"]
     is_cut = processor.get("do_image_splitting", True)
     longest = processor["size"]["longest_edge"] if is_cut else tile
     return ImageRule(tile=tile, longest=longest, tile_tokens=processor["image_seq_len"])
 
 
-def _fixed(kind: str, config: Mapping[str, Any]) -> int | None:
-    """Of models for which every image is of one size."""
+def _of_gemma(config: Mapping[str, Any], _: Mapping[str, Any]) -> ImageRule:
+    tokens = config.get("mm_tokens_per_image") or config.get("vision_soft_tokens_per_image")
+    return ImageRule(fixed=tokens or _GEMMA_TOKENS)
+
+
+def _of_one_size(config: Mapping[str, Any], _: Mapping[str, Any]) -> ImageRule:
     vision = _vision(config)
-    match kind:
-        case "gemma3":
-            return int(config.get("mm_tokens_per_image", 256))
-        case "llava" | "paligemma":
-            return int(vision["image_size"] // vision["patch_size"]) ** 2
-        case _:
-            return None
+    return ImageRule(fixed=int(vision["image_size"] // vision["patch_size"]) ** 2)
 
 
 def _vision(config: Mapping[str, Any]) -> Mapping[str, Any]:
     vision = config.get("vision_config")
     return vision if isinstance(vision, Mapping) else {}
+
+
+_Maker = Callable[[Mapping[str, Any], Mapping[str, Any]], ImageRule]
+#: By the `model_type` of the configuration.
+_MAKERS: Mapping[str, _Maker] = {
+    "gemma3": _of_gemma,
+    "gemma3n": _of_gemma,
+    "idefics3": _of_idefics,
+    "internvl": _of_internvl,
+    "internvl_chat": _of_internvl,
+    "llava": _of_one_size,
+    "llava_next": _of_llava_next,
+    "mistral3": _of_pixtral,
+    "paligemma": _of_one_size,
+    "pixtral": _of_pixtral,
+    "smolvlm": _of_idefics,
+}
+#: By what the `model_type` begins with, or the image processor's name does.
+_FAMILIES: tuple[tuple[tuple[str, ...], str, _Maker], ...] = (
+    (
+        ("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_omni", "qwen3_5"),
+        "Qwen2VLImageProcessor",
+        _of_qwen,
+    ),
+    (("glm4v",), "Glm4vImageProcessor", _of_glm),
+)

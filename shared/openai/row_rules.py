@@ -92,6 +92,12 @@ class RowRules(BaseModel):
             if value and name not in endpoint.fields and name not in self.extra_fields:
                 if (new := FORMER_NAMES.get(name)) and new.partition(".")[0] in endpoint.fields:
                     return Refusal(name, f"The engine ignores this former name. Use '{new}'")
+                if name == "extra_body":
+                    return Refusal(
+                        name,
+                        "It is an argument of OpenAI's SDK, which puts what is in it beside the "
+                        "other fields of the body. Do the same",
+                    )
                 return Refusal(
                     name[:_MAX_NAME],
                     f"{endpoint.path} has no such field here. Leave it out, or ask the operator "

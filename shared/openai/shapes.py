@@ -131,12 +131,12 @@ class BatchErrors(_Shape):
 
 
 class BatchWarning(_Shape):
-    """What may keep the batch from being done as asked, although nothing is wrong with it.
+    """What keeps the batch from being done as asked, although it runs.
 
-    `deadline_at_risk` until the batch ends; `ignored_field` for good.
+    `deadline_at_risk` until the batch ends; `ignored_field` and `refused_request` for good.
     """
 
-    code: Literal["deadline_at_risk", "ignored_field"]
+    code: Literal["deadline_at_risk", "ignored_field", "refused_request"]
     message: str
 
 

@@ -13,10 +13,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: The ends of a batch. The SDKs mistake an unknown type for another one, so there are none of ours.
-EVENT_TYPES = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
-#: The batch that a test delivery names. No batch has this id.
-SAMPLE_BATCH = "batch_sample"
+#: The ends of a batch, which are OpenAI's types.
+BATCH_EVENT_TYPES = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
+#: The ends of a pipeline, for endpoints that ask for them: the SDKs mistake a type that they do not
+#: know for another one.
+PIPELINE_EVENT_TYPES = (
+    "pipeline.completed",
+    "pipeline.failed",
+    "pipeline.expired",
+    "pipeline.cancelled",
+)
+EVENT_TYPES = BATCH_EVENT_TYPES + PIPELINE_EVENT_TYPES
 
 _PREFIX = "whsec_"
 #: A multiple of three, so that the text needs no padding; Standard Webhooks allows 24 to 64.
@@ -75,13 +82,18 @@ class WebhookEventData(_Shape):
 
 
 class WebhookEvent(_Shape):
-    """What is sent. Receivers fetch the batch if they need more."""
+    """What is sent. Receivers fetch the batch or pipeline if they need more."""
 
     id: str
     object: Literal["event"] = "event"
     type: str
     created_at: int
     data: WebhookEventData
+
+    @property
+    def about(self) -> str:
+        """What has ended: `batch` or `pipeline`."""
+        return self.type.partition(".")[0]
 
     def to_bytes(self) -> bytes:
         """The exact bytes of every attempt."""
@@ -107,6 +119,11 @@ class WebhookDelivery(_Shape):
     state: DeliveryState
     attempts: list[WebhookAttempt]
     next_attempt_at: int | None
+
+
+def sample_id(event_type: str) -> str:
+    """What a test delivery of this type names. No batch or pipeline has this id."""
+    return f"{event_type.partition('.')[0]}_sample"
 
 
 def new_secret() -> str:

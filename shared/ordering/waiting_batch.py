@@ -67,6 +67,7 @@ class WaitingBatch:
         self._agenda: list[Group] = []
         #: How many at the end of it are only tried: one work of each, to learn the kind's lengths.
         self._trials = 0
+        #: Kinds of which a work was taken.
         self._tried: set[int] = set()
         self._is_stale = True
         self._taken_since = 0
@@ -128,6 +129,7 @@ class WaitingBatch:
         if not works:
             del self._groups[group]
             self._agenda = [other for other in self._agenda if other != group]
+        self._tried.add(work.kind)
         self.count -= 1
         self.tokens -= work.tokens
         self.taken += work.tokens
@@ -180,7 +182,6 @@ class WaitingBatch:
                 for kind, group in unknown.items()
                 if counts[kind] > 1 and lengths.expect(self.id, kind) == inf
             ]
-            self._tried |= unknown.keys()
         self._agenda += trials
         self._trials = len(trials)
         self._is_stale, self._taken_since = False, 0

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from shared.answer_cache import Cache
 from shared.dataset.dataset import Dataset, Format, Sample
 from shared.integers import Integer, Priority
 from shared.table.output import FOLDER, MAX_RETRIES
@@ -158,6 +159,12 @@ class Call(_Shape):
         default=None,
         max_length=MAX_COLUMNS,
         description="The columns that go on beside the answer; by default all.",
+    )
+    cache: Cache | bool | None = Field(
+        default=None,
+        description="`true`: rows that the tenant was answered before, for the same body and "
+        "model, by a batch or stage with `cache`, are given those answers. `seconds` says for how "
+        "long answers of this stage may be given again. Needs `keep`.",
     )
     keep: bool = Field(
         default=True, description="Whether the stage's own result files stay when it has ended."

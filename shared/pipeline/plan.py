@@ -208,6 +208,9 @@ def _after_call(
         _require_name(name, f"{place}.schema")
     if call.retries and answers_schema(call) is None:
         raise _invalid(f"{place}.retries", "there is no 'schema' that an answer could fail to fit")
+    if call.cache and not call.keep:
+        text = "answers are given again from the stage's output file, which 'keep' must leave there"
+        raise _invalid(f"{place}.cache", text)
     if len(set(made)) < len(made):
         raise _invalid(f"{place}.answer", f"the schema has a field '{made[0]}' as well")
     _require_new(made, carried, f"{place}.answer")

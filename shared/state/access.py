@@ -22,6 +22,7 @@ LANE_SCRIPTS = (
     "count_numbers",
     "fail_engine",
     "lose_input",
+    "put_back",
     "release",
     "renew",
     "show_doors",

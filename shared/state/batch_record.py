@@ -46,6 +46,10 @@ class BatchRecord(NamedTuple):
     def id(self) -> str:
         return self.fields["id"]
 
+    def having(self, fields: Mapping[str, str | int]) -> "BatchRecord":
+        """The same record with these fields changed."""
+        return BatchRecord({**self.fields, **{name: str(one) for name, one in fields.items()}})
+
     @property
     def tenant(self) -> str:
         return self.fields["tenant"]

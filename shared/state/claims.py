@@ -128,13 +128,8 @@ class Claims:
         One may not if its claim is lost, or if its batch is paused or closing: then it is given
         back.
         """
-        may_run = [True] * len(claims)
-        for first in range(0, len(claims), MAX_CALL_ENTRIES):
-            some = claims[first : first + MAX_CALL_ENTRIES]
-            refused: list[int] = await self._scripts.run("begin", some[0].lane, *_triples(some))
-            for position in refused:
-                may_run[first + int(position) - 1] = False
-        return may_run
+        refused = set(await self._positions("begin", claims))
+        return [position not in refused for position in range(len(claims))]
 
     async def stops(self, places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Stop]:
         """Of these batches and lanes, those whose slices must stop, in one round trip."""
@@ -162,14 +157,8 @@ class Claims:
 
     async def renew(self, claims: list[Claim], *, lease_seconds: float) -> list[Claim]:
         """Extend the claims. Returns those to abandon: lost, or of a batch that is closing."""
-        abandoned: list[Claim] = []
-        for first in range(0, len(claims), MAX_CALL_ENTRIES):
-            some = claims[first : first + MAX_CALL_ENTRIES]
-            lost: list[int] = await self._scripts.run(
-                "renew", some[0].lane, int(lease_seconds * 1000), *_triples(some)
-            )
-            abandoned += [some[int(position) - 1] for position in lost]
-        return abandoned
+        lost = await self._positions("renew", claims, int(lease_seconds * 1000))
+        return [claims[position] for position in lost]
 
     async def commit(
         self,
@@ -255,6 +244,14 @@ class Claims:
             if reaped < MAX_CALL_ENTRIES:
                 return total
 
+    async def put_back(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Give slices back, all of one lane, that have not begun.
+
+        Returns those that are back, now or since before: a repeated call answers as the first one.
+        """
+        returned = await self._positions("put_back", claims, ReleaseReason.NOT_RUN)
+        return [claims[position] for position in returned]
+
     async def take_back(self, batch_id: str, *, unbegun_only: bool = False) -> int:
         """End the claims on slices of a batch that is closing. Returns how many there were.
 
@@ -295,6 +292,20 @@ class Claims:
     async def inflight(self, batch_id: str) -> int:
         """How many of the batch's slices are claimed."""
         return await self._redis.scard(f"{self._namespace}inflight:{batch_id}")
+
+    async def _positions(
+        self, script: str, claims: Sequence[Claim], *arguments: str | int
+    ) -> list[int]:
+        """Which of the claims, all of one lane, the script names, however many there are."""
+        named: list[int] = []
+        for first in range(0, len(claims), MAX_CALL_ENTRIES):
+            some = claims[first : first + MAX_CALL_ENTRIES]
+            found: list[int] = await self._scripts.run(
+                script, some[0].lane, *arguments, *_triples(some)
+            )
+            # Lua counts from 1.
+            named += [first + int(position) - 1 for position in found]
+        return named
 
 
 def _triples(claims: Sequence[Claim]) -> list[str]:

@@ -20,8 +20,13 @@ class Entry:
     id: str
     fields: Mapping[str, str]
 
+    @property
+    def is_of_pipeline(self) -> bool:
+        """Whether it is the end of a pipeline; all others are of batches."""
+        return "pipeline" in self.fields
+
     def snapshot(self) -> dict[str, str]:
-        """The batch as it was when the entry was written."""
+        """The batch as it was when the entry was written; of a pipeline, only who it is."""
         return self._snapshot
 
     @cached_property

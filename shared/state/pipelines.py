@@ -43,14 +43,16 @@ class Pipelines:
         fields: Mapping[str, str | int],
         *,
         ended_at: int | None = None,
+        told: str = "",
     ) -> None:
         """Write these fields of the record. A pipeline that has ended stays so.
 
-        Raises TransientError during a rebuild.
+        In the same step, its end is announced on the bus and to webhooks: `told` is what the event
+        says, as JSON. Raises TransientError during a rebuild.
         """
         end = "" if ended_at is None else ended_at
         await self._scripts.run(
-            "write_pipeline", pipeline_id, tenant, created_at, end, *pairs(fields)
+            "write_pipeline", pipeline_id, tenant, created_at, end, told, *pairs(fields)
         )
 
     async def get(self, tenant: str, pipeline_id: str) -> PipelineRecord:

@@ -138,10 +138,11 @@ class Restore:
         fields: Mapping[str, str | int],
         *,
         ended_at: int | None,
+        told: str,
     ) -> None:
-        """Write a pipeline's record as S3 has it."""
+        """Write a pipeline's record as S3 has it, and tell its end again unless it is old."""
         pipelines = Pipelines(self._redis, self._scripts, self._namespace)
-        await pipelines.write(pipeline_id, tenant, created_at, fields, ended_at=ended_at)
+        await pipelines.write(pipeline_id, tenant, created_at, fields, ended_at=ended_at, told=told)
 
     async def raise_numbers(self, batch_ids: Sequence[str], base: int) -> None:
         """Give the next event of ended batches a number that was never used."""

@@ -4,7 +4,12 @@ import json
 from typing import NamedTuple
 
 from shared import ids
-from shared.openai.webhooks import SAMPLE_BATCH, WebhookAttempt, WebhookEvent, WebhookEventData
+from shared.openai.webhooks import (
+    WebhookAttempt,
+    WebhookEvent,
+    WebhookEventData,
+    sample_id,
+)
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -52,11 +57,12 @@ class WebhookTrials:
                 "tenant",
             )
             if url and seconds - one["at"] < _TEST_SECONDS:
+                sample = sample_id(one["type"])
                 event = WebhookEvent(
-                    id=ids.event_id(SAMPLE_BATCH, 0),
+                    id=ids.event_id(sample, 0),
                     type=one["type"],
                     created_at=one["at"],
-                    data=WebhookEventData(id=SAMPLE_BATCH),
+                    data=WebhookEventData(id=sample),
                 )
                 secrets = _live_secrets(secret, old, seconds)
                 found.append(Trial(one["id"], one["endpoint"], tenant or "", url, secrets, event))

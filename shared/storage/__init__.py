@@ -7,12 +7,13 @@ from shared.storage.errors import (
     StorageRefusedError,
     why_unreadable,
 )
-from shared.storage.multipart import UPLOAD_BYTES, Stored
+from shared.storage.multipart import PART_BYTES, UPLOAD_BYTES, ReadBytes, Stored
 from shared.storage.requests import Listed
 from shared.storage.storage import DEFAULT_REGION, PROBES, READABLE, Storage
 
 __all__ = [
     "DEFAULT_REGION",
+    "PART_BYTES",
     "PROBES",
     "READABLE",
     "UPLOAD_BYTES",
@@ -20,6 +21,7 @@ __all__ = [
     "ForbiddenError",
     "Listed",
     "LoginRefusedError",
+    "ReadBytes",
     "Storage",
     "StorageRefusedError",
     "Stored",

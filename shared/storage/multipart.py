@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from minio import Minio
@@ -36,6 +36,38 @@ class Stored(NamedTuple):
     key: str
     etag: str
     size: int
+
+
+class ReadBytes(bytes):
+    """Bytes that were read of an object of the bucket, and where they are in it."""
+
+    key: str
+    etag: str
+    start: int
+
+    @classmethod
+    def at(cls, body: bytes, key: str, etag: str, start: int) -> Self:
+        """These bytes, which begin at `start` of that object."""
+        found = cls(body)
+        found.key, found.etag, found.start = key, etag, start
+        return found
+
+    def after(self, count: int) -> "ReadBytes":
+        """All but the first bytes."""
+        return self.at(self[count:], self.key, self.etag, self.start + count)
+
+    @property
+    def range(self) -> "Range":
+        return Range(self.key, self.etag, self.start, self.start + len(self))
+
+
+class Range(NamedTuple):
+    """Bytes [start, end) of an object."""
+
+    key: str
+    etag: str
+    start: int
+    end: int
 
 
 class MultipartUploads:
@@ -72,7 +104,7 @@ class MultipartUploads:
     async def send(self, key: str, upload: str, index: int, part: bytes) -> str:
         return await self._calls.call(lambda: self._put_part(key, upload, index + 1, part))
 
-    async def copy(self, key: str, upload: str, number: int, source: Stored) -> str:
+    async def copy(self, key: str, upload: str, number: int, source: Stored | Range) -> str:
         return await self._calls.call(lambda: self._copy_part(key, upload, number, source))
 
     async def abort_older_than(self, seconds: float) -> int:
@@ -91,12 +123,14 @@ class MultipartUploads:
     def _put_part(self, key: str, upload: str, number: int, part: bytes) -> str:
         return self._client._upload_part(self._bucket, key, part, None, upload, number)  # noqa: SLF001
 
-    def _copy_part(self, key: str, upload: str, number: int, source: Stored) -> str:
+    def _copy_part(self, key: str, upload: str, number: int, source: Stored | Range) -> str:
         headers: dict[str, str | list[str] | tuple[str]] = {
             "x-amz-copy-source": quote(f"/{self._bucket}/{source.key}"),
             # Ceph 16 ignores it.
             "x-amz-copy-source-if-match": source.etag,
         }
+        if isinstance(source, Range):
+            headers["x-amz-copy-source-range"] = f"bytes={source.start}-{source.end - 1}"
         try:
             return self._client._upload_part_copy(self._bucket, key, upload, number, headers)[0]  # noqa: SLF001
         except ValueError as error:
@@ -136,9 +170,19 @@ class MultipartUploads:
 
 
 async def parts_of(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The same bytes in parts of at least `PART_BYTES`; only the last may be shorter."""
+    """The same bytes in parts of at least `PART_BYTES`; only the last may be shorter.
+
+    What is long enough of a `ReadBytes` is a part by itself, so that S3 can copy it.
+    """
     gathered = bytearray()
     async for chunk in chunks:
+        missing = max(0, PART_BYTES - len(gathered)) if gathered else 0
+        if isinstance(chunk, ReadBytes) and len(chunk) - missing >= PART_BYTES:
+            if gathered:
+                yield bytes(gathered + chunk[:missing])
+                gathered.clear()
+            yield chunk.after(missing) if missing else chunk
+            continue
         gathered += chunk
         if len(gathered) >= PART_BYTES:
             yield bytes(gathered)

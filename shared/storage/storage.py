@@ -6,7 +6,14 @@ The `minio` client is synchronous; every call runs in a thread of this class's o
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from copy import copy
 from datetime import UTC, datetime, timedelta
@@ -32,6 +39,7 @@ from shared.storage.multipart import (
     MIN_PART_BYTES,
     PART_BYTES,
     MultipartUploads,
+    ReadBytes,
     Stored,
     parts_of,
 )
@@ -212,7 +220,8 @@ class Storage:
     async def upload(self, key: str, chunks: AsyncIterator[bytes]) -> Stored:
         """Write an object of unknown size as it arrives. Nothing is left behind if `chunks` raises.
 
-        No thread waits for `chunks`, so slow sources do not delay others.
+        No thread waits for `chunks`, so slow sources do not delay others. S3 copies itself what is
+        a `ReadBytes` of 8 MiB or more.
         """
         async with aclosing(parts_of(chunks)) as parts:
             first = await anext(parts, b"")
@@ -226,14 +235,25 @@ class Storage:
                 while part:
                     size += len(part)
                     sending.append(
-                        asyncio.create_task(self._uploads.send(key, upload, len(sending), part))
+                        asyncio.create_task(self._send_part(key, upload, len(sending), part))
                     )
+                    # A copy takes no memory, so several may be on their way.
+                    left = COPIES_AT_ONCE - 1 if isinstance(part, ReadBytes) else 0
                     part = await anext(parts, b"")
-                    await asyncio.wait(sending[-1:])
-                    sending[-1].result()
+                    latest = sending[-COPIES_AT_ONCE:]
+                    for task in latest[: len(latest) - left]:
+                        await task
+                await asyncio.gather(*sending)
 
             etag = await self._uploads.write(key, send)
         return Stored(key, etag or (await self.stat(key)).etag, size)
+
+    def _send_part(
+        self, key: str, upload: str, index: int, part: bytes
+    ) -> Coroutine[None, None, str]:
+        if isinstance(part, ReadBytes):
+            return self._uploads.copy(key, upload, index + 1, part.range)
+        return self._uploads.send(key, upload, index, part)
 
     async def compose(self, key: str, sources: Sequence[Stored]) -> Stored:
         """Write an object that joins others in order; memory does not grow with its size.

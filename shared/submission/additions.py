@@ -6,9 +6,10 @@ first with a name, whether it came before the end, and where its rows are.
 """
 
 import asyncio
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -32,9 +33,11 @@ from shared.ledger.additions import (
     Addition,
     addition_key,
     addition_name,
+    answers_name,
     create_addition,
     read_addition,
 )
+from shared.ledger.copies import copy_key
 from shared.lifecycle import Status
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.shapes import BatchError
@@ -87,6 +90,16 @@ class _New(NamedTuple):
     digest: str
 
 
+class KnownAnswers(Protocol):
+    """Knows what a tenant was answered before."""
+
+    def is_wanted(self, record: BatchRecord) -> bool:
+        """Whether the batch is given such answers."""
+
+    async def look(self, record: BatchRecord, rows: Sequence[Row]) -> list[Row]:
+        """The rows; those that were answered have the answer as `known`."""
+
+
 class Additions:
     """Adds rows to open batches."""
 
@@ -101,6 +114,7 @@ class Additions:
         max_input_bytes: int,
         quota: NewBatchQuota,
         places: InputPlaces | None = None,
+        answers: KnownAnswers | None = None,
     ) -> None:
         """`limits` and `max_input_bytes` are those of a whole batch."""
         self._state = state
@@ -110,6 +124,7 @@ class Additions:
         self._slice_limits = slice_limits
         self._max_input_bytes = max_input_bytes
         self._quota = quota
+        self._answers = answers
         #: Additions to one batch go one after the other, instead of racing for numbers.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -136,10 +151,11 @@ class Additions:
                 require_open(record)
                 new = _new_of(rows, known)
                 repeated = len(rows) - len(new)
+                new = await self._with_answers(record, new)
                 await self._require_room(record, new)
                 if dry_run:
                     return Added(record, len(new), repeated)
-                addition, lines = self._addition(record, new)
+                addition, lines = await self._addition(record, new)
                 if await _bring(self._state, self._storage, record.id, addition, lines):
                     record = await self._state.batches.get(record.id)
                     return Added(record, len(new), repeated)
@@ -216,11 +232,23 @@ class Additions:
         if (most := limits.get(model, 0)) and used + prompt_tokens > most:
             raise RoomError(Reached("tokens", model, most, used))
 
-    def _addition(self, record: BatchRecord, new: Sequence[_New]) -> tuple[Addition, bytes]:
-        """The next addition to the batch, and its lines."""
+    async def _with_answers(self, record: BatchRecord, new: list[_New]) -> list[_New]:
+        """The rows; those that were answered before have the answer as `known`."""
+        if self._answers is None or not self._answers.is_wanted(record):
+            return new
+        found = await self._answers.look(record, [one.row for one in new])
+        return [one._replace(row=row) for one, row in zip(new, found, strict=True)]
+
+    async def _addition(self, record: BatchRecord, new: Sequence[_New]) -> tuple[Addition, bytes]:
+        """The next addition to the batch, and its lines. A copy has the answers that are known."""
         number, start = record.number("additions"), record.number("size")
         lines = b"".join(one.row.line + b"\n" for one in new)
         slices = list(self._cut(record.number("total"), addition_name(number), start, new, lines))
+        if any(one.row.known for one in new):
+            name = answers_name(number, secrets.token_hex(4))
+            slices, copy = _with_known_rows(slices, new, name)
+            # Nobody reads it before the addition names it.
+            await self._storage.put(copy_key(record.id, name), copy)
         addition = Addition(
             number=number,
             start=start,
@@ -248,6 +276,28 @@ class Additions:
                 first_row=first_row + slice_.first_row,
                 copy=Copy(name, *here, checksum(lines[slice(*here)])),
             )
+
+
+def _with_known_rows(
+    slices: Sequence[Slice], new: Sequence[_New], name: str
+) -> tuple[list[Slice], bytes]:
+    """The slices, and the copy of this name that they read: answers stand in place of lines.
+
+    Slices without an answer need no copy.
+    """
+    made, bodies, first, place = list[Slice](), list[bytes](), 0, 0
+    for slice_ in slices:
+        rows = [one.row for one in new[first : first + slice_.rows]]
+        first += slice_.rows
+        if not any(row.known for row in rows):
+            made.append(slice_)
+            continue
+        body = b"".join(row.known or row.line + b"\n" for row in rows)
+        copy = Copy(name, place, place + len(body), checksum(body), slice_.copy)
+        made.append(slice_._replace(copy=copy))
+        bodies.append(body)
+        place += len(body)
+    return made, b"".join(bodies)
 
 
 async def close(state: State, storage: Storage, batch_id: str) -> BatchRecord:

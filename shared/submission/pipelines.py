@@ -148,6 +148,7 @@ def _manifest(storage: Storage, pipeline: Pipeline, call: NumberedCall) -> Manif
         priority=declaration.priority,
         metadata=json.dumps(declaration.metadata) if declaration.metadata else "",
         output_seconds=stored.output_seconds,
+        cache_seconds=stored.cache_seconds.get(call.stage, 0),
         pipeline=stored.id,
         **source,
     )

@@ -6,6 +6,7 @@ columns of which nobody knows them. Its memory does not grow with the rows.
 """
 
 import io
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from shared.dataset.frames import Done, Kind, encoded
 from shared.dataset.pipes import Pipes, RemoteFile, begin
 from shared.table.files import GROUP_BYTES, arrow_type, write_files
 from shared.table.frames import RowsJob
+from shared.table.json_look import JsonLook
 
 _ROWS_TOGETHER = 1024
 _READ_BYTES = 1024 * 1024
@@ -51,13 +53,15 @@ class RowsWriting:
         known = {name: arrow_type(shape) for name, shape in table.shapes.items()}
         found = dict.fromkeys({column.source for column in table.columns} - known.keys(), pa.null())
         lengths = {name: set[int]() for name in table.embeddings if name in found}
+        looks = {name: JsonLook() for name in found}
         for rows in self._rows() if found else ():
             for name, before in found.items():
                 values = [row.get(name) for row in rows]
                 if name in lengths:
                     lengths[name].update(len(one) for one in values if one is not None)
                 elif before != _TEXT:
-                    found[name] = _together(before, _type_of(values))
+                    is_typed = looks[name].has_types(values)
+                    found[name] = _together(before, _type_of(values)) if is_typed else _TEXT
         embeddings = {name: _vectors(some) for name, some in lengths.items()}
         return {**{name: _storable(one) for name, one in found.items()}, **known, **embeddings}
 
@@ -114,9 +118,27 @@ def _vectors(lengths: set[int]) -> pa.DataType:
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if pa.types.is_string(type_):
         values = [_text(one) for one in values]
-    elif pa.types.is_floating(type_):
-        values = [None if one is None else float(one) for one in values]
-    return pa.array(values, type_)
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowInvalid, OverflowError):
+        # A schema says `number`, and an answer has an integer with more digits than a fraction.
+        return pa.array([_rounded(one, type_) for one in values], type_)
+
+
+def _rounded(value: Any, type_: pa.DataType) -> Any:
+    """The value with fractions where its type has them."""
+    if value is None:
+        return None
+    if pa.types.is_struct(type_):
+        return {field.name: _rounded(value.get(field.name), field.type) for field in type_}
+    if pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+        return [_rounded(one, type_.value_type) for one in value]
+    if pa.types.is_floating(type_):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return value
 
 
 def _text(value: object) -> str | None:

@@ -8,15 +8,17 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
 import yaml
 
 from shared.bus import asyncapi, live_messages, messages, open_messages, replays, topology
-from shared.bus.event_shapes import EVENT_TYPES
+from shared.bus.event_shapes import EVENT_TYPES, PIPELINE_EVENT_TYPES
+from shared.ledger.pipelines import Ending
 from shared.lifecycle import TRANSITIONS
+from shared.openai import webhooks
 
 _ROOT = Path(__file__).parents[2]
 _DOCS = _ROOT / "docs"
@@ -82,6 +84,11 @@ def test_every_event_that_a_script_announces_is_described_and_no_other() -> None
     assert announced == set(EVENT_TYPES)
 
 
+def test_every_end_of_a_pipeline_is_described_and_no_other() -> None:
+    assert {f"pipeline.{ending}" for ending in get_args(Ending)} == set(PIPELINE_EVENT_TYPES)
+    assert tuple(PIPELINE_EVENT_TYPES) == webhooks.PIPELINE_EVENT_TYPES
+
+
 def test_every_message_that_a_tenant_may_send_is_described() -> None:
     types = {
         value
@@ -104,6 +111,8 @@ def test_the_channels_are_those_of_the_broker() -> None:
 
     assert channels["submit"]["address"] == topology.submit_key("{tenant}")
     assert channels["events"]["address"] == topology.event_key("{type}", "{tenant}", "{batchId}")
+    ends = topology.event_key("{type}", "{tenant}", "{pipelineId}")
+    assert channels["pipelineEvents"]["address"] == ends
     used = {
         channel["bindings"]["amqp"]["exchange"]["name"]: channel["bindings"]["amqp"]["exchange"]
         for channel in channels.values()

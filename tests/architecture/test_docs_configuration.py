@@ -20,6 +20,7 @@ from shared.catalog_file import load_catalog
 from shared.openai.media import MediaLimits
 from shared.openai.row_limits import RowLimits
 from shared.settings import SharedSettings, StoreSettings
+from shared.starting import Starting
 from worker.settings import WorkerSettings
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
@@ -53,6 +54,7 @@ def test_every_setting_has_a_meaning() -> None:
         ("A pool:", Pool),
         ("A model:", Model),
         ("A model's `live`, all of them optional:", LiveCalls),
+        ("A model's `start`, all of them optional:", Starting),
         ("A model's `row_limits`, all of them optional:", RowLimits),
         ("A model's `media_limits`, all of them optional:", MediaLimits),
     ],

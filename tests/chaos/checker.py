@@ -11,6 +11,7 @@ from shared import ids
 from shared.ledger.packs import PACKS
 from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Event, Status
 from shared.storage import READABLE
+from tests.chaos.cache_check import asked_key, broken_cache_promises, is_cached
 from tests.chaos.evidence import Evidence
 from tests.chaos.fleet import OUTSIDER
 from tests.chaos.live_check import broken_live_promises
@@ -91,6 +92,7 @@ def check(evidence: Evidence) -> list[Violation]:
     found += _check_replies(evidence)
     found += (Violation(*one) for one in broken_live_promises(evidence))
     found += (Violation(*one) for one in broken_pipeline_promises(evidence))
+    found += (Violation(*one) for one in broken_cache_promises(evidence))
     found += _check_bite(evidence)
     return found
 
@@ -113,6 +115,11 @@ def absorbed(evidence: Evidence) -> dict[str, int]:
         "rows run again before their commit": sum(count - 1 for count in rows.values()),
         "of those, rows that had been answered": sum(
             run_after_answer(evidence.runs, evidence.answers).values()
+        ),
+        "rows given an answer of before": sum(
+            int(record.get("cached_rows", 0))
+            for key, record in evidence.redis.items()
+            if key.startswith("batch:")
         ),
         "events received again": sum(count - 1 for count in events.values()),
         "webhooks received again": sum(count - 1 for count in hooks.values()),
@@ -269,7 +276,7 @@ def _check_results(
     intent = batch.intent
     rows = intent["rows"] if "plan" in record else []
     made = {"padding": intent["padding"], "deadly": intent.get("deadly")}
-    wanted = list(expected(intent["key"], rows, intent["model"], **made))
+    wanted = list(expected(asked_key(intent), rows, intent["model"], **made))
     output = _lines((yield from _file(batch, record, "output", evidence)))
     error = _lines((yield from _file(batch, record, "error", evidence)))
     answered = yield from _check_lines(batch, record, wanted, "output", output)
@@ -280,6 +287,7 @@ def _check_results(
             kind = "row_missing" if lines_of[row] == 0 else "row_twice"
             yield Violation(kind, batch.id, f"row {row} has {lines_of[row]} lines")
     counts = {"total": len(wanted), "completed": len(answered), "failed": len(failed)}
+    counts["cached_rows"] = sum(map(is_cached, output))
     for name, count in counts.items():
         if int(record.get(name, 0)) != count:
             detail = f"{name} is {record.get(name)}, and it has {count}"
@@ -316,7 +324,9 @@ def _lines(body: bytes) -> list[bytes]:
 
 
 def _tokens(line: bytes) -> tuple[int, int, int, int]:
-    """As _USAGE has them, of a result line."""
+    """As _USAGE has them, of a result line; a cached one has taken none."""
+    if is_cached(line):
+        return 0, 0, 0, 0
     usage = ((json.loads(line)["response"] or {}).get("body") or {}).get("usage") or {}
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     return usage.get("prompt_tokens", 0), cached, usage.get("completion_tokens", 0), 0
@@ -558,7 +568,7 @@ def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
             wanted.add(f"webhooks/{content['tenant']}/{key.removeprefix('webhook:')}.json")
         if key.startswith("pipeline:"):
             folder = f"pipelines/{key.removeprefix('pipeline:')}"
-            wanted |= {f"{folder}/{name}.json" for name in ("pipeline", "cancel", "end")}
+            wanted |= {f"{folder}/{name}.json" for name in ("pipeline", "cancel", "ending", "end")}
         if key.startswith("file:"):
             wanted |= {content["key"], f"{content['key']}.json"}
         if key.startswith("batch:"):

@@ -52,6 +52,8 @@ _LOST = (AMQPError, OSError, RuntimeError)
 _OK, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 200, 409, 429, 500
 #: The number of rows of a batch: mostly few, sometimes enough for waves.
 _SMALL, _LARGE = (1, 60), (150, 400)
+#: How many of the batches and pipelines that may have a cache have one.
+_CACHED = 0.4
 #: Bytes added to each row of a batch whose input and output come in several parts.
 _PADDING = 24_000
 
@@ -176,14 +178,14 @@ class Clients:
     # The lives of batches, from the file to the end.
 
     async def _plain(self, tenant: str, dice: random.Random) -> None:
-        intent = self._intent(tenant, dice, "plain")
+        intent = self._intent(tenant, dice, "plain", may_cache=True)
         file_id = await self._upload(tenant, _input(intent))
-        await self._create(intent, file_id)
+        await self._create(intent, file_id, **_cache(intent))
         await self._see_end(intent, dice)
         await self._download(intent)
 
     async def _by_bus(self, tenant: str, dice: random.Random) -> None:
-        intent = self._intent(tenant, dice, "plain", door="bus")
+        intent = self._intent(tenant, dice, "plain", door="bus", may_cache=True)
         submission = _submission(intent)
         match dice.choice(("inline", "inline", "file", "s3")):
             case "file":
@@ -210,15 +212,15 @@ class Clients:
 
     async def _by_dataset(self, tenant: str, dice: random.Random) -> None:
         """A batch over a table in S3, whose template gives the requests that it was made of."""
-        intent = self._intent(tenant, dice, "plain")
+        intent = self._intent(tenant, dice, "plain", may_cache=True)
         place = await self._put(tenant, intent["key"], _input(intent))
-        names = request(intent["key"], 0, intent["model"])["body"]
+        names = request(intent["asks"], 0, intent["model"])["body"]
         dataset = {
             "objects": f"s3://{place['bucket']}/{place['key']}",
             "template": {name: f"{{{{ body.{name} }}}}" for name in names},
             "custom_id": "custom_id",
         }
-        await self._create(intent, input=dataset)
+        await self._create(intent, input=dataset, **_cache(intent))
         await self._see_end(intent, dice)
         await self._download(intent)
 
@@ -253,6 +255,7 @@ class Clients:
             "model": dice.choice([one for one in self._fleet.models if one != REAL_MODEL]),
             "rows": list(range(dice.randint(*size))),
             "cancel": dice.random() < 0.15,
+            **self._asking(key, is_cached=dice.random() < _CACHED),
         }
         self.published.note("pipeline", **intent)
         place = await self._put(tenant, key, table(intent))
@@ -399,8 +402,12 @@ class Clients:
         *,
         door: str = "http",
         size: tuple[int, int] | None = None,
+        may_cache: bool = False,
     ) -> dict[str, Any]:
-        """A batch that is about to be submitted, with the id that it must get."""
+        """A batch that is about to be submitted, with the id that it must get.
+
+        With `may_cache`, some ask what was asked before, by their tenant and by others.
+        """
         self._number += 1
         key = f"{self._run}-{self._number}"
         size = size or (_LARGE if dice.random() < 0.1 else _SMALL)
@@ -416,9 +423,14 @@ class Clients:
             "rows": list(range(700 if is_long else dice.randint(*size))),
             "padding": _PADDING if is_long else 0,
         }
+        intent |= self._asking(key, is_cached=may_cache and dice.random() < _CACHED)
         intent["deadly"] = dice.choice(intent["rows"]) if kind == "deadly" else None
         self.published.note("intended", **intent)
         return intent
+
+    def _asking(self, key: str, *, is_cached: bool) -> dict[str, Any]:
+        """Of which key's requests it has, and whether it takes and gives answers of before."""
+        return {"asks": f"{self._run}-common" if is_cached else key, "cache": is_cached}
 
     async def _upload(self, tenant: str, body: bytes) -> str:
         answer = await self._insist(
@@ -688,7 +700,8 @@ class Clients:
             )
             if is_for_events:
                 exchange = await channel.get_exchange(topology.EVENTS_EXCHANGE, ensure=False)
-                await declared.bind(exchange, f"batch.*.{tenant}.*", timeout=_CONNECT_SECONDS)
+                for kinds in topology.TENANT_EVENTS:
+                    await declared.bind(exchange, f"{kinds}.{tenant}.*", timeout=_CONNECT_SECONDS)
             take = partial(self._take, queue) if is_for_events else self._take_reply
             await declared.consume(take, timeout=_CONNECT_SECONDS)
             listening.set()
@@ -803,12 +816,18 @@ def _message(tenant: str, message_id: str, kind: str, body: dict[str, Any]) -> a
 
 def _input(intent: dict[str, Any]) -> bytes:
     made = {"padding": intent["padding"], "deadly": intent["deadly"]}
-    return lines(intent["key"], intent["rows"], intent["model"], **made)
+    return lines(intent["asks"], intent["rows"], intent["model"], **made)
+
+
+def _cache(intent: dict[str, Any]) -> dict[str, Any]:
+    """The field of a batch that takes answers of before."""
+    return {"cache": True} if intent["cache"] else {}
 
 
 def _submission(intent: dict[str, Any]) -> dict[str, Any]:
-    requests = [request(intent["key"], row, intent["model"]) for row in intent["rows"]]
+    requests = [request(intent["asks"], row, intent["model"]) for row in intent["rows"]]
     return {
+        **_cache(intent),
         "schema": "batch.submit/1",
         "endpoint": CHAT,
         "input": {"kind": "inline", "requests": requests},
@@ -816,5 +835,5 @@ def _submission(intent: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hook(url: str) -> dict[str, Any]:
-    kinds = [f"batch.{status}" for status in sorted(FINAL)]
+    kinds = [f"{noun}.{status}" for noun in ("batch", "pipeline") for status in sorted(FINAL)]
     return {"name": "chaos", "url": url, "event_types": kinds}

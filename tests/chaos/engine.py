@@ -54,7 +54,7 @@ class MadeUpEngine:
         self._journal = journal
         self._answered = answers
         #: By model.
-        self._answers: defaultdict[str, Answers] = defaultdict(
+        self._answers: defaultdict[str, Answers[Any]] = defaultdict(
             lambda: Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         )
         self._mended = Path(f"{journal.name}.mended")
@@ -79,7 +79,7 @@ class MadeUpEngine:
                 self._inside[writer] = model = requests[0]["body"]["model"]
                 found = await asyncio.gather(
                     *(
-                        self._answers[model].answer(
+                        self._answers[model].ask(
                             (call["claim"]["batch"], one),
                             partial(self._run, call["claim"], request),
                         )

@@ -16,6 +16,7 @@ from shared.ordering.work import Work
 from shared.slices import Claim
 from tests.chaos.engine import ASK_LIVE, HUNG, READY
 from worker.batch_watch import BatchWatch
+from worker.block_runner import BlockRunner
 from worker.connections import opened, read_settings
 from worker.engine_errors import (
     Engine,
@@ -28,7 +29,7 @@ from worker.engine_errors import (
 from worker.job import run_lane_job
 from worker.lane_engines import LaneEngines
 from worker.outcomes import SliceResult
-from worker.slice_io import SliceInput, begin, fetch, settle
+from worker.slice_io import SliceInput
 from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
 
@@ -128,6 +129,9 @@ class MadeUpEngines(LaneEngines):
         if source.is_absolute() and not source.exists():  # noqa: ASYNC240  # blocks for no time
             raise EngineFailedError(f"The model's folder {source} does not exist on this machine.")
 
+    async def restore(self, engine: Lane) -> bool:
+        return False
+
     async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:
         """It counts nothing."""
         return []
@@ -153,7 +157,7 @@ class MadeUpEngines(LaneEngines):
                 MadeUpEngineClient(),
                 self._watch,
                 rows_in_engine=self._rows_in_engine,
-                rows_per_engine_call=self._settings.rows_per_engine_call,
+                rows_per_engine_call=self._rows_of_call,
                 max_batch_deaths=self._settings.engine_deaths_per_batch,
                 max_lane_deaths=self._settings.lane_engine_deaths,
                 max_tenant_deaths=self._settings.max_engine_deaths_per_day,
@@ -168,22 +172,16 @@ class MadeUpEngines(LaneEngines):
         async with opened(self._settings) as (state, storage):
             runner = self._new_slice_runner(BatchWatch(state))
             # As many as the mapper of a wave has in its hands; the others wait for it.
-            turns = asyncio.Semaphore(1 + max(1, self._rows_in_engine // claims[0].slice.rows))
-
-            async def one(claim: Claim) -> None:
-                given = await fetch(storage, claim)
-                async with turns:
-                    if await begin(state, [claim]) == [True]:
-                        await settle(state, storage, claim, await runner.run(claim, given))
-
-            await asyncio.gather(*map(one, claims))
+            turns = 1 + max(1, self._rows_in_engine // claims[0].slice.rows)
+            blocks = BlockRunner(state, storage, runner, turns=turns)
+            await asyncio.gather(*(blocks.run([claim]) for claim in claims))
 
     def _new_slice_runner(self, watch: BatchWatch) -> SliceRunner:
         return _Runner(
             MadeUpEngineClient(),
             watch,
             rows_in_engine=self._rows_in_engine,
-            rows_per_engine_call=self._settings.rows_per_engine_call,
+            rows_per_engine_call=self._rows_of_call,
         )
 
 

@@ -57,6 +57,7 @@ def _of_pipeline(
     if record["status"] not in _ENDS[intent["cancel"]]:
         yield "pipeline_wrong_end", about, f"it is {record['status']}: {record.get('error')}"
         return
+    yield from _told(intent, record["status"], evidence)
     for batch_id in (
         ids.batch_id(intent["tenant"], ids.stage_message_id(about, stage))
         for stage in (FIRST, SECOND)
@@ -72,6 +73,22 @@ def _of_pipeline(
     yield from _rows(intent, output, errors, is_whole=record["status"] == "completed")
 
 
+def _told(intent: Mapping[str, Any], status: str, evidence: Evidence) -> Iterator[_Broken]:
+    """Every subscriber and every webhook learns of the end, and of no other one."""
+    about, end = intent["pipeline"], f"pipeline.{status}"
+    told = {
+        queue: {(one["id"], one["type"]) for one in events if one["data"]["id"] == about}
+        for queue, events in evidence.received.items()
+        if queue.split(".")[1] == intent["tenant"]
+    }
+    told["webhooks"] = {
+        (one["id"], one["type"]) for one in evidence.webhooks if one["batch"] == about
+    }
+    for listener, ends in told.items():
+        if [kind for _, kind in ends] != [end]:
+            yield "pipeline_untold", about, f"{listener} got {sorted(ends)}, it is {status}"
+
+
 def _rows(
     intent: Mapping[str, Any],
     output: list[dict[str, Any]],
@@ -84,7 +101,7 @@ def _rows(
     for name, count in lines.items():
         if count > 1:
             yield "pipeline_row_twice", about, f"{name} has {count} lines"
-    rows = {f"{intent['key']}.{row}": row for row in intent["rows"] if is_wanted(row)}
+    rows = {f"{intent['asks']}.{row}": row for row in intent["rows"] if is_wanted(row)}
     for name in lines.keys() - rows.keys():
         yield "pipeline_row_invented", about, name
     numbers = [rows[one["custom_id"]] for one in output if one["custom_id"] in rows]
@@ -138,7 +155,7 @@ def _missing(
 def _whole(intent: Mapping[str, Any], row: int) -> dict[str, Any]:
     """The line of a row that came through."""
     return {
-        "custom_id": f"{intent['key']}.{row}",
+        "custom_id": f"{intent['asks']}.{row}",
         "n": row,
         "twin": twin_of(row),
         "answer": first_answer(intent, row),

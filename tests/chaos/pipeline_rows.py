@@ -16,7 +16,7 @@ def table(intent: Mapping[str, Any]) -> bytes:
     """The input: a row for each request of such a batch, with its number and what it is alike."""
     return b"".join(
         json.dumps(
-            {**request(intent["key"], row, intent["model"]), "n": row, "twin": twin_of(row)}
+            {**request(intent["asks"], row, intent["model"]), "n": row, "twin": twin_of(row)}
         ).encode()
         + b"\n"
         for row in intent["rows"]
@@ -25,9 +25,10 @@ def table(intent: Mapping[str, Any]) -> bytes:
 
 def declaration(intent: Mapping[str, Any], objects: str) -> dict[str, Any]:
     """The pipeline: a filter, a call, one row of each kind, and a call about the answers."""
-    names = request(intent["key"], 0, intent["model"])["body"]
+    names = request(intent["asks"], 0, intent["model"])["body"]
     first = {name: f"{{{{ body.{name} }}}}" for name in names} | {"model": intent["model"]}
     second = second_request("{{ answer }}", intent["model"])
+    cache = {"cache": True} if intent["cache"] else {}
     return {
         "input": {
             "objects": objects,
@@ -36,9 +37,9 @@ def declaration(intent: Mapping[str, Any], objects: str) -> dict[str, Any]:
         },
         "stages": [
             {"filter": f"n % {_UNWANTED} != 0"},
-            {"call": {"endpoint": CHAT, "template": first, "carry": ["n", "twin"]}},
+            {"call": {"endpoint": CHAT, "template": first, "carry": ["n", "twin"], **cache}},
             {"deduplicate": ["twin"]},
-            {"call": {"endpoint": CHAT, "template": second, "answer": "second"}},
+            {"call": {"endpoint": CHAT, "template": second, "answer": "second", **cache}},
         ],
     }
 
@@ -60,7 +61,7 @@ def is_wanted(row: int) -> bool:
 
 def first_answer(intent: Mapping[str, Any], row: int) -> str | None:
     """What the first call answers; None if it refuses the row."""
-    return _said(request(intent["key"], row, intent["model"])["body"])
+    return _said(request(intent["asks"], row, intent["model"])["body"])
 
 
 def second_answer(intent: Mapping[str, Any], row: int) -> str | None:

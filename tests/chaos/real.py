@@ -14,8 +14,8 @@ from tests.chaos.plan import LANE_JOB, RAY_TARGETS, REAL
 from tests.chaos.rows import REAL_MODEL
 
 _RAY = "ray"
-#: What Ray calls the processes of a wave while they work.
-_WAVE_STEPS = ("SliceSource", "SliceMapper", "PartSink", "MapWorker", "Write", "Read")
+#: What Ray calls the processes of a wave.
+_WAVE_STEPS = ("SliceMapper", "MapWorker")
 
 
 class RealFleet(ChaosFleet):

@@ -127,6 +127,7 @@ def test_what_was_repeated_without_harm_is_counted() -> None:
         "slices claimed again": 2,
         "rows run again before their commit": 1,
         "of those, rows that had been answered": 0,
+        "rows given an answer of before": 0,
         "events received again": 1,
         "webhooks received again": 0,
     }

@@ -23,6 +23,8 @@ _PIPELINE = ids.pipeline_id("acme", "http:run-1")
 _INTENT = {
     "what": "pipeline",
     "key": "run-1",
+    "asks": "run-1",
+    "cache": False,
     "pipeline": _PIPELINE,
     "tenant": "acme",
     "model": "alpha",
@@ -60,6 +62,12 @@ def in_order() -> Evidence:
             "file:out": {"key": _OUTPUT},
             "file:err": {"key": _ERROR},
         },
+        received={
+            queue: [{"id": "evt_1", "type": "pipeline.completed", "data": {"id": _PIPELINE}}] * 2
+            for queue in ("sub.acme.one", "sub.acme.two")
+        }
+        | {"sub.globex.one": []},
+        webhooks=[{"id": "wh_1", "type": "pipeline.completed", "batch": _PIPELINE}],
         bodies={_OUTPUT: _text(output), _ERROR: _text(errors)},
     )
 
@@ -117,6 +125,18 @@ _PLANTS: dict[str, tuple[str, Plant]] = {
     "no record": ("pipeline_lost", lambda run: run.redis.pop(_RECORD)),
     "no end": ("pipeline_not_ended", lambda run: run.redis[_RECORD].pop("ended_at")),
     "another end": ("pipeline_wrong_end", lambda run: run.redis[_RECORD].update(status="expired")),
+    "an end that one has not learnt of": (
+        "pipeline_untold",
+        lambda run: run.received["sub.acme.two"].clear(),
+    ),
+    "another end was told": (
+        "pipeline_untold",
+        lambda run: run.received["sub.acme.two"][0].update(type="pipeline.failed"),
+    ),
+    "two ends were told": (
+        "pipeline_untold",
+        lambda run: run.webhooks.append({**run.webhooks[0], "id": "wh_2"}),
+    ),
     "a batch that runs": (
         "pipeline_batch",
         lambda run: next(one for key, one in run.redis.items() if key.startswith("batch:")).update(

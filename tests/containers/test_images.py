@@ -124,7 +124,7 @@ def test_what_nothing_imports_without_a_gpu_is_not_installed(lock: str) -> None:
     text = (ROOT / "locks" / "cpu-overrides.txt").read_text()
     left_out = set(re.findall(r"^([a-z0-9-]+); python_version < '3'$", text, flags=re.MULTILINE))
 
-    assert {"opencv-python-headless", "sentence-transformers", "triton"} <= left_out
+    assert {"sentence-transformers", "torchcodec", "triton"} <= left_out
     # What only those brought along goes with them.
     assert not (left_out | {"joblib", "scikit-learn", "scipy"}) & _pins(lock).keys()
 

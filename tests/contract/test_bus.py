@@ -30,12 +30,13 @@ from cli.__main__ import app
 from shared import ids
 from shared.bus import messages, open_messages, topology
 from shared.bus.connection import Bus
-from shared.bus.event_shapes import EVENT_TYPES
+from shared.bus.event_shapes import EVENT_TYPES, PIPELINE_EVENT_TYPES
 from shared.bus.received import RECEIVED
 from shared.errors import SetupError
 from tests.contract.conftest import CHAT, MODEL, Caller, ServiceYard, calling, rows, running_yard
 from tests.contract.engine import WAIT
 from tests.contract.installing import call, installed, installed_for_node
+from tests.contract.receiver import Receiver
 from tests.eventually import eventually, wait_until
 from tests.examples import assert_runs, examples
 from tests.servers import S3, SERVICE, TENANT, absent
@@ -207,14 +208,14 @@ async def test_every_message_is_what_its_schema_says(site: Site, acme: Caller) -
         await door.submit(_batch("one", "two", WAIT, WAIT), "schemas-1")
         await door.hears(batch, "batch.progress")
         for call in ("/pause", "/resume", ""):
-            await _post(acme, f"{batch}{call}", {"metadata": {"k": "v"}})
+            await _post(acme, f"batches/{batch}{call}", {"metadata": {"k": "v"}})
         site.yard.engine.release(batch)
         failed = await door.submit(_batch("one", model="no-such-model"), "schemas-2")
         cancelled = await door.submit(_batch(WAIT), "schemas-3")
         expired = await door.submit(_batch(WAIT), "schemas-4")
         for waiting in (cancelled, expired):
             await door.hears(waiting, "batch.in_progress")
-        await _post(acme, f"{cancelled}/cancel", {})
+        await _post(acme, f"batches/{cancelled}/cancel", {})
         site.yard.close_window(expired)
         refused = _batch("one") | {"surprise": 1, "priority": 10}
         await door.submit(refused, "schemas-5")
@@ -227,6 +228,55 @@ async def test_every_message_is_what_its_schema_says(site: Site, acme: Caller) -
     assert [wrong for message in door.sent for wrong in _wrong(message)] == []
     assert not _validator("batch.submit.v1").is_valid(refused)
     assert {message.type for message in door.events} == _WHAT_A_BATCH_TELLS
+
+
+async def test_each_end_of_a_pipeline_is_what_its_schema_and_http_say(
+    site: Site, acme: Caller, receiver: Receiver
+) -> None:
+    await _hook(acme, receiver)
+    async with _open_door(site) as door:
+        ids_of = {
+            "completed": await _pipeline(acme, "one"),
+            "failed": await _pipeline(acme, "one", before=_without_vectors(acme)),
+            "cancelled": await _pipeline(acme, WAIT),
+            "expired": await _pipeline(acme, WAIT),
+        }
+        await _post(acme, f"pipelines/{ids_of['cancelled']}/cancel", {})
+        [stage] = (await _shown(acme, ids_of["expired"]))["stages"]
+        site.yard.close_window(stage["batch_id"])
+        for status, pipeline_id in ids_of.items():
+            await door.hears(pipeline_id, f"pipeline.{status}")
+        await eventually(lambda: _called(receiver) == set(ids_of.items()))
+
+    ends = [message for message in door.events if str(message.type).startswith("pipeline.")]
+    assert [wrong for message in ends for wrong in _wrong(message)] == []
+    for message in ends:
+        event = json.loads(message.body)
+        assert event["data"] == await _shown(acme, event["subject"])
+        assert event["source"] == f"/tenants/{TENANT.name}/pipelines/{event['subject']}"
+        assert message.routing_key == f"{event['type']}.{TENANT.name}.{event['subject']}"
+
+
+@pytest.mark.parametrize("point", ["pipelines.end_written", "pipelines.ended"])
+async def test_the_end_of_a_pipeline_is_told_by_the_next_dispatcher(
+    point: str, site: Site, acme: Caller, receiver: Receiver
+) -> None:
+    dispatcher = site.yard.dispatcher
+    await _hook(acme, receiver)
+    async with _open_door(site) as door:
+        dispatcher.restart(BATCHYARD_CRASH_AT=point)
+        dispatcher.wait()
+        pipeline_id = await _pipeline(acme, "one")
+        await eventually(lambda: dispatcher.child.poll() is not None, timeout=60)
+        was_told = any(one.type == "pipeline.completed" for one in door.events)
+        dispatcher.restart(BATCHYARD_CRASH_AT="")
+        await door.hears(pipeline_id, "pipeline.completed")
+        await eventually(lambda: _called(receiver) == {("completed", pipeline_id)})
+
+    # Before its record says so nobody hears it, and however often it is told it is the same.
+    assert not (was_told and point == "pipelines.end_written")
+    told = {one.body for one in door.events if one.type == "pipeline.completed"}
+    assert [json.loads(body)["id"] for body in told] == [f"evt_{pipeline_id}_00000001"]
 
 
 async def test_an_open_batch_lives_by_messages(site: Site) -> None:
@@ -380,9 +430,50 @@ def _batch(*says: str, model: str = MODEL) -> dict[str, Any]:
     return {**body, "input": {"kind": "inline", "requests": requests}}
 
 
-async def _post(caller: Caller, path: str, body: dict[str, Any]) -> None:
-    answer = await asyncio.to_thread(caller.http.post, f"/v1/batches/{path}", json=body)
+async def _post(caller: Caller, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = await asyncio.to_thread(caller.http.post, f"/v1/{path}", json=body)
     assert answer.status_code == 200, answer.text
+    answered: dict[str, Any] = answer.json()
+    return answered
+
+
+async def _pipeline(caller: Caller, says: str, *, before: Sequence[dict[str, Any]] = ()) -> str:
+    """The id of a new pipeline that asks one question, behind these stages."""
+    template = {"model": MODEL, "messages": [{"role": "user", "content": "{{ text }}"}]}
+    source = {"file_id": _rows_file(caller, {"text": says}), "columns": ["text"]}
+    stages = [*before, {"call": {"endpoint": CHAT, "template": template}}]
+    made = await _post(caller, "pipelines", {"input": source, "stages": stages})
+    return str(made["id"])
+
+
+def _without_vectors(caller: Caller) -> list[dict[str, Any]]:
+    """A stage that fails its pipeline."""
+    table = {"file_id": _rows_file(caller, {"v": None}), "columns": {"found": "v"}, "vector": "v"}
+    return [{"top_k": {**table, "query": "text", "k": 1, "into": "near"}}]
+
+
+def _rows_file(caller: Caller, row: dict[str, Any]) -> str:
+    rows = ("rows.jsonl", json.dumps(row).encode())
+    return caller.upload(b"", file=rows, purpose="user_data")
+
+
+async def _shown(caller: Caller, pipeline_id: str) -> dict[str, Any]:
+    answer = await asyncio.to_thread(caller.http.get, f"/v1/pipelines/{pipeline_id}")
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+async def _hook(caller: Caller, receiver: Receiver) -> None:
+    """Have the receiver called when pipelines end."""
+    kinds = list(PIPELINE_EVENT_TYPES)
+    body = {"name": "ends", "url": receiver.url, "event_types": kinds}
+    await _post(caller, "webhook_endpoints", body)
+
+
+def _called(receiver: Receiver) -> set[tuple[str, str]]:
+    """How which pipelines ended, as the receiver was told."""
+    bodies = [json.loads(one.body) for one in receiver.deliveries]
+    return {(one["type"].removeprefix("pipeline."), one["data"]["id"]) for one in bodies}
 
 
 def _wrong(message: AbstractIncomingMessage) -> Iterator[str]:

@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.conftest import CHAT, EMBEDDER, FINAL, MODEL, Caller
+from tests.contract.user_commands import Command
 from tests.eventually import wait_until
 
 _POSTS = [
@@ -120,6 +122,36 @@ def test_rows_that_came_through_become_a_table_in_the_order_of_the_input(acme: C
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "output.columns")
 
 
+def test_the_commands_take_rows_tables_and_failures(acme: Caller, tmp_path: Path) -> None:
+    command = Command(acme, tmp_path)
+    command.file("posts.jsonl", b"".join(json.dumps(one).encode() + b"\n" for one in _POSTS))
+    source = {"columns": ["text"], "custom_id": "id"}
+    fails = {"filter": "text|length + 1 // (text|length - 5)"}
+    declared = {"input": source, "stages": [fails, _ask("{{ text }}")]}
+    (tmp_path / "rows.yaml").write_text(json.dumps(declared))
+    (tmp_path / "table.yaml").write_text(json.dumps({**declared, "output": {"format": "csv"}}))
+
+    ran = command("pipeline", "run", "table.yaml", "posts.jsonl", "--table")
+    [pipeline] = acme.http.get("/v1/pipelines").json()["data"]
+    again = command("pipeline", "fetch", pipeline["id"], "-o", str(tmp_path))
+    failed = command("pipeline", "fetch", pipeline["id"], "--failed", "--wait")
+    refused = [
+        command("pipeline", "run", "rows.yaml", "posts.jsonl", "--table"),
+        command("pipeline", "run", "table.yaml", "nowhere.jsonl"),
+    ]
+
+    assert ran.code == again.code == failed.code == 0, ran.err + again.err + failed.err
+    table = list(csv.DictReader(io.StringIO(ran.out)))
+    lines = (tmp_path / f"{pipeline['id']}.jsonl").read_text().splitlines()
+    rows = [json.loads(one) for one in lines]
+    assert [one["custom_id"] for one in table] == [one["custom_id"] for one in rows] == ["a", "c"]
+    assert [one["custom_id"] for one in failed.records()] == ["b", "d", "e"]
+    assert [one.code for one in refused] == [2, 2]
+    assert "no 'output'" in refused[0].err
+    assert "nowhere.jsonl" in refused[1].err
+    assert len(acme.http.get("/v1/pipelines").json()["data"]) == 1
+
+
 def test_rows_are_asked_again_where_a_call_says_so(acme: Caller) -> None:
     schema = {"type": "object", "properties": {"ONE": {"type": "integer"}}, "required": ["ONE"]}
     fits = '{"one": {{ text|length }}}'
@@ -136,6 +168,25 @@ def test_rows_are_asked_again_where_a_call_says_so(acme: Caller) -> None:
     assert {name: error["code"] for name, error in failed.items()} == dict.fromkeys(
         "ace", "invalid_answer"
     )
+
+
+def test_rows_that_were_answered_in_an_earlier_pipeline_are_not_asked_again(acme: Caller) -> None:
+    stages = _ask("{{ text }}", cache=True), _ask("{{ answer }}", answer="second", cache=True)
+    first = _ended(acme, _create(acme, *stages))
+    again = _ended(acme, _create(acme, *stages))
+    other = _ended(acme, _create(acme, _ask("{{ text }}"), stages[1]))
+
+    assert [[one["cached"] for one in run["stages"]] for run in (again, other)] == [
+        # The row without a text is no request that could be answered.
+        [len(_POSTS) - 1, len(_POSTS)],
+        [0, len(_POSTS)],
+    ]
+    assert [one["cached"] for one in first["stages"]] == [0, 0]
+    assert again["usage"]["total_tokens"] < first["usage"]["total_tokens"] / 5
+    assert again["request_counts"] == first["request_counts"]
+    output = [acme.lines(run["output_file_id"]) for run in (first, again, other)]
+    assert output[0] == output[1] == output[2]
+    acme.http.delete("/v1/cache")
 
 
 def test_only_the_pipeline_adds_to_its_batches(acme: Caller) -> None:
@@ -183,6 +234,8 @@ def test_what_is_not_kept_is_deleted_at_the_end(acme: Caller) -> None:
         ({"call": {"endpoint": CHAT}}, "stages[0].call.template", "missing_required_parameter"),
         ({"filter": "text", "extra": 1}, "stages[0].extra", "unknown_parameter"),
         (_ask("{{ text }}", retries=1), "stages[0].call.retries", "invalid_value"),
+        (_ask("{{ text }}", cache=1), "stages[0].call.cache", "invalid_type"),
+        (_ask("{{ text }}", cache=True, keep=False), "stages[0].call.cache", "invalid_value"),
         (
             {"call": {"endpoint": CHAT, "template": {"model": "none"}}},
             "stages[0].call.template.model",

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -165,11 +166,39 @@ def test_the_same_call_takes_up_the_same_batch(
     assert "Taking up batch_" in capfd.readouterr().err
 
 
-def test_failed_rows_are_an_error_only_if_that_is_asked_for(options: batchyard.Options) -> None:
+@pytest.mark.parametrize("columns", [None, ["answer"]])
+def test_failed_rows_are_an_error_only_if_that_is_asked_for(
+    options: batchyard.Options, columns: list[str] | None
+) -> None:
+    asked = _with(options, check=True)
+    if columns is not None:
+        asked["columns"] = columns
+
     with pytest.raises(batchyard.RowsFailed, match="1 rows") as raised:
-        batchyard.run([{"text": "a"}, {"text": REFUSE}], "{{ text }}", **_with(options, check=True))
+        batchyard.run([{"text": "a"}, {"text": REFUSE}], "{{ text }}", **asked)
 
     assert [row["answer"] for row in raised.value.table] == ["A", None]
+
+
+@pytest.mark.parametrize("kind", [list, pa.Table.from_pylist])
+def test_an_answer_that_does_not_fit_is_a_failed_row(
+    options: batchyard.Options, kind: Callable[[list[dict[str, str]]], Any]
+) -> None:
+    said = [{"label": "yes", "score": 3}, {"label": "no"}]
+    rows = kind([{"said": json.dumps(one)} for one in said])
+
+    with pytest.raises(batchyard.RowsFailed, match="1 rows"):
+        batchyard.run(rows, "{{ said }}", **_with(options, schema=Verdict, check=True))
+
+
+def test_an_answer_that_does_not_fit_is_asked_again(
+    acme: Caller, options: batchyard.Options
+) -> None:
+    asked = _with(options, schema=Verdict, retries=2, body={"temperature": 1})
+
+    batchyard.run([{"said": "no JSON"}], "{{ said }}", **asked)
+
+    assert [batch["asked_again"] for batch in _batches(acme)] == [2]
 
 
 def test_a_batch_that_fails_says_which_column_is_missing(options: batchyard.Options) -> None:

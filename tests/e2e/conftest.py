@@ -41,11 +41,13 @@ class RunningFleet:
         self.run_dir = fleet.run_dir
         self.addresses = fleet.addresses
         self.client = self.client_with(fleet.credentials.api_key)
-        # All at once: an engine's start is one core's work, and whoever needs it waits for it.
+        self.first_batches: dict[str, Batch] = {}
+
+    def start_engines(self) -> None:
+        """All at once: an engine's start is one core's work, and whoever needs it waits for it."""
         self.first_batches = {
             CHAT_MODEL: self.submit(chat_lines(1), "/v1/chat/completions"),
             EMBED_MODEL: self.submit(embedding_lines(["hello"]), "/v1/embeddings"),
-            BROKEN_MODEL: self.submit(chat_lines(2, model=BROKEN_MODEL), "/v1/chat/completions"),
         }
 
     def client_with(self, key: str) -> OpenAI:
@@ -224,7 +226,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("BATCHYARD_MEDIA_NETWORKS", f'["{MEDIA_HOST}/32"]')
             running.start()
-        yield RunningFleet(running)
+        fleet = RunningFleet(running)
+        fleet.start_engines()
+        yield fleet
     finally:
         running.stop()
         if keep := os.environ.get("BATCHYARD_KEEP_LOGS"):

@@ -13,28 +13,11 @@ from tests.e2e.conftest import BROKEN_MODEL, COLD_SECONDS, RunningFleet, chat_li
 _REASON = "does not exist on this machine"
 
 
-def test_a_model_that_cannot_load_fails_its_batch_with_the_reason_and_does_not_spin(
+def test_a_model_that_cannot_load_fails_its_batch_and_everybody_sees_why_within_a_minute(
     fleet: RunningFleet,
 ) -> None:
-    ended = fleet.wait(fleet.first_batches[BROKEN_MODEL], seconds=COLD_SECONDS)
-
-    assert ended.status == "failed"
-    assert ended.errors is not None
-    assert ended.errors.data is not None
-    problem = ended.errors.data[0]
-    assert problem.code == "engine_failed"
-    assert "does not exist" in (problem.message or "")
-    # Both end after the batch, and nobody starts them again for it.
-    until(lambda: not fleet.lane_jobs(BROKEN_MODEL) and not fleet.engines(BROKEN_MODEL), 60)
-    healthy = fleet.client.models.list()
-    assert CHAT_MODEL in [model.id for model in healthy]
-
-
-def test_everybody_sees_why_a_start_failed_within_a_minute(fleet: RunningFleet) -> None:
-    fleet.wait(fleet.first_batches[BROKEN_MODEL], seconds=COLD_SECONDS)
-    before = _failed_starts(fleet)
-    batch = fleet.submit(chat_lines(1, model=BROKEN_MODEL), "/v1/chat/completions")
-    until(lambda: _failed_starts(fleet) > before, COLD_SECONDS)
+    batch = fleet.submit(chat_lines(2, model=BROKEN_MODEL), "/v1/chat/completions")
+    until(lambda: _failed_starts(fleet) > 0, COLD_SECONDS)
     with (
         httpx.Client(base_url=fleet.root_url, timeout=60) as tenant,
         closing(_operator(fleet)) as operator,
@@ -54,7 +37,18 @@ def test_everybody_sees_why_a_start_failed_within_a_minute(fleet: RunningFleet) 
             return not ways
 
         until(is_everywhere, 60)
-    assert fleet.wait(batch, seconds=COLD_SECONDS).status == "failed"
+
+    ended = fleet.wait(batch, seconds=COLD_SECONDS)
+    assert ended.status == "failed"
+    assert ended.errors is not None
+    assert ended.errors.data is not None
+    problem = ended.errors.data[0]
+    assert problem.code == "engine_failed"
+    assert "does not exist" in (problem.message or "")
+    # Both end after the batch, and nobody starts them again for it.
+    until(lambda: not fleet.lane_jobs(BROKEN_MODEL) and not fleet.engines(BROKEN_MODEL), 60)
+    healthy = fleet.client.models.list()
+    assert CHAT_MODEL in [model.id for model in healthy]
 
 
 def _failed_starts(fleet: RunningFleet) -> int:

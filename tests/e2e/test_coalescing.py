@@ -3,6 +3,7 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 from openai import OpenAI
 from openai.types import Batch
@@ -20,8 +21,16 @@ def tenants(fleet: RunningFleet) -> list[OpenAI]:
     return [fleet.client_of(name) for name in ("acme", "globex", "initech")]
 
 
+@pytest.fixture
+def lane_job(warm_chat: RunningFleet) -> psutil.Process:
+    """The chat model's: it ends by itself while slow tests run that do not need it."""
+    warm_chat.wait(warm_chat.submit(chat_lines(1), "/v1/chat/completions"))
+    [process] = warm_chat.lane_jobs(CHAT_MODEL)
+    return process
+
+
 async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and_few_executions(
-    warm_chat: RunningFleet, tenants: list[OpenAI]
+    warm_chat: RunningFleet, lane_job: psutil.Process, tenants: list[OpenAI]
 ) -> None:
     before = await _job(warm_chat)
     seen = len(warm_chat.lane_job_log(CHAT_MODEL))
@@ -40,7 +49,6 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
         )
         return client, batch
 
-    [lane_job] = warm_chat.lane_jobs(CHAT_MODEL)
     # Held, so that they are all there at the same moment, however slowly they are made.
     lane_job.suspend()
     try:
@@ -64,7 +72,7 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
 
 
 async def test_a_wave_starts_before_the_one_before_it_has_drained(
-    warm_chat: RunningFleet, tenants: list[OpenAI]
+    warm_chat: RunningFleet, lane_job: psutil.Process, tenants: list[OpenAI]
 ) -> None:
     seen = len(warm_chat.lane_job_log(CHAT_MODEL))
 
@@ -75,7 +83,6 @@ async def test_a_wave_starts_before_the_one_before_it_has_drained(
             if entry["event"].startswith("wave.")
         ]
 
-    [lane_job] = warm_chat.lane_jobs(CHAT_MODEL)
     # Held, so that all of them are there before it takes any.
     lane_job.suspend()
     try:

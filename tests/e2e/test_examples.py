@@ -24,6 +24,7 @@ from cli.servers import free_port
 from tests.e2e.conftest import RunningFleet
 from tests.eventually import wait_until
 from tests.examples import environment_of_users, run_python
+from tests.shown import assert_shown
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 #: A machine that computes other things may take minutes for a few rows.
@@ -92,6 +93,12 @@ def test_common_questions_are_answered_by_one_command(examples: Examples) -> Non
         assert [row["question"] for row in rows] == [
             row["question"] for row in csv.DictReader(file)
         ]
+    head = printed.partition("\n")[0]
+    # An answer may have several lines.
+    lines = [head, *(f"{row['custom_id']},{row['question']},{row['answer']}" for row in rows)]
+    assert_shown(
+        folder / "README.md", lines, texts=[r"^(q\d+,[^,]*,)[^\0]*"], progress="questions.csv: "
+    )
     assert len(rows) == 20
     assert all(row["answer"] and not row["error"] for row in rows)
 
@@ -106,6 +113,7 @@ def test_many_users_are_answered_in_few_batches(examples: Examples) -> None:
         for batch in examples.fleet.client.batches.list(limit=20)
         if (batch.metadata or {}).get("service") and batch.request_counts
     ]
+    assert_shown(_EXAMPLES / "service/README.md", printed.splitlines())
     assert "60 users have an answer" in printed
     assert (refused.status_code, "context length" in refused.text) == (400, True)
     assert sum(made) == 61
@@ -113,11 +121,18 @@ def test_many_users_are_answered_in_few_batches(examples: Examples) -> None:
 
 
 def test_posts_become_typed_columns_and_a_picture(examples: Examples) -> None:
-    examples.run(_EXAMPLES / "sentiment/sentiment.py", examples.folder, "60")
+    printed = examples.run(_EXAMPLES / "sentiment/sentiment.py", examples.folder, "60")
 
     judged = pl.read_parquet(examples.folder / "sentiment.parquet")
     picture = ET.parse(examples.folder / "sentiment.svg")  # noqa: S314  # we have written it
     bars = picture.findall("{http://www.w3.org/2000/svg}rect")
+    # Which verdicts there are, and so how many columns, depends on the weights.
+    assert_shown(
+        _EXAMPLES / "sentiment/README.md",
+        printed.splitlines(),
+        texts=[r"^([┌╞└]).*", r"^(│ [^┆]*┆).*"],
+        progress="batch_",
+    )
     assert judged["id"].to_list() == [f"post-{number}" for number in range(60)]
     # Which of them random weights choose, nobody knows; a row without a verdict would have None.
     assert set(judged["sentiment"]) <= {"positive", "neutral", "negative"}
@@ -131,7 +146,8 @@ def test_pictures_are_described(fleet: RunningFleet, tmp_path: Path) -> None:
     Image.new("RGB", (3, 3)).save(tmp_path / "own/pixel.png")
     (tmp_path / "own/notes.txt").write_text("no picture")
 
-    drawn, own = (dict(_described(examples.run(program, *given))) for given in ((), ("own",)))
+    printed = examples.run(program)
+    drawn, own = (dict(_described(one)) for one in (printed, examples.run(program, "own")))
 
     assert len(drawn) == 48
     assert "red circle on green" in drawn
@@ -159,6 +175,9 @@ def test_documents_are_found_by_their_token_ids(examples: Examples) -> None:
     [asked] = examples.fleet.client.embeddings.create(model=EMBED_MODEL, input=text).data
     # The engine makes the same of the ids as of the text.
     assert np.allclose(found["embedding"][7].as_py(), asked.embedding, atol=1e-4)
+    # Among fewer documents others are the nearest ones.
+    texts = [r"^(  \d\.\d\d  \d{4}: ).*"]
+    assert_shown(_EXAMPLES / "documents/README.md", printed.splitlines(), texts=texts)
     assert "40 documents in 1 shards" in printed
     assert ", 0 documents failed" in printed
     assert len(re.findall(r"^  0\.\d\d  \d{4}: ", printed, re.MULTILINE)) == 9
@@ -170,6 +189,9 @@ def test_a_text_becomes_named_clusters_and_answers(examples: Examples) -> None:
     printed = examples.run(program, text, examples.folder, "May", "my", "dog", "come", "along?")
 
     index = pl.read_parquet(examples.folder / "index.parquet")
+    # The names of the clusters, and the answer in the last line, are of random weights.
+    texts = [r"^( +\d+ chunks of [^:]*: ).*", r"^()(?! +\d|May|from ).+"]
+    assert_shown(_EXAMPLES / "retrieval/README.md", printed.splitlines(), texts=texts)
     assert index["section"].n_unique() == 12
     assert index.group_by("cluster").agg(pl.col("name").n_unique())["name"].to_list() == [1] * 6
     assert re.search(r"^May my dog come along\?\nfrom .*Dogs", printed, re.MULTILINE)

@@ -21,7 +21,8 @@ _HELD = {
     "ray": _RAYS,
     "controller": _RAYS,
     "engine": _RAYS,
-    "engine core": _RAYS,
+    "engine core": frozenset(),
+    "fork server": frozenset(),
     "lane job": _RAYS,
     "wave": _RAYS,
 }
@@ -35,6 +36,7 @@ _KINDS = {
     "-m dispatcher": "dispatcher",
     "-m worker lane": "lane job",
     "VLLM::EngineCore": "engine core",
+    "-m worker.fork_server": "fork server",
     ":engine": "engine",
     "ServeController": "controller",
     "SliceMapper": "wave",

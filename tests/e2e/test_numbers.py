@@ -129,7 +129,8 @@ def test_batches_live_calls_lost_rows_and_idle_time_are_all_of_an_engines_second
     warm_chat: RunningFleet,
 ) -> None:
     first = _rested(warm_chat)
-    lost = warm_chat.submit(chat_lines(40, tokens=900), _CHAT)
+    # More than any machine has done when it is cancelled.
+    lost = warm_chat.submit(chat_lines(400, tokens=900), _CHAT)
     wait_until(lambda: warm_chat.client.batches.retrieve(lost.id).status == "in_progress")
     time.sleep(6)
     warm_chat.client.batches.cancel(lost.id)

@@ -7,11 +7,17 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from cli.models.tiny import make_tiny_chat_model
 from shared.cache_salt import CacheSalts
 from shared.catalog import Catalog, Lane
+from shared.doors import SALT_HEADER, TENANT_HEADER, Door
 from shared.ordering.work import Work
 from worker.engine_errors import Result
+
+#: What a call may take whose engine starts on a busy machine.
+END_SECONDS = 1200
 
 
 def tiny_catalog(
@@ -72,7 +78,7 @@ class Call:
 
     async def end(self, status: int = 200) -> list[dict[str, Any]]:
         """Its answers, by row; all have this status."""
-        await asyncio.wait_for(self.task, 300)
+        await asyncio.wait_for(self.task, END_SECONDS)
         assert {result[0] for result in self.results.values()} == {status}
         return [json.loads(result[1]) for _, result in sorted(self.results.items())]
 
@@ -84,6 +90,21 @@ class Call:
     async def cancel(self) -> None:
         self.task.cancel()
         await asyncio.wait([self.task])
+
+
+def live_client(door: Door) -> httpx.AsyncClient:
+    """What a gateway is to a door."""
+    return httpx.AsyncClient(
+        base_url=f"http://{door.host}:{door.port}",
+        headers=[
+            (b"authorization", b"Bearer " + door.token.encode()),
+            (b"x-request-id", b"request"),
+            (TENANT_HEADER, b"acme"),
+            (SALT_HEADER, b""),
+        ],
+        timeout=300,
+        trust_env=False,
+    )
 
 
 def _line(tokens: int, **fields: Any) -> bytes:

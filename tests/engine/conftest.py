@@ -20,17 +20,22 @@ def a_ray(cpus: int) -> Iterator[Any]:
     before = {name: os.environ.get(name) for name in (*QUIET, "RAY_ADDRESS")}
     os.environ.update(QUIET)
     os.environ.pop("RAY_ADDRESS", None)
-    ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=40)
-    # A handle that outlives the cluster would start another one to report to.
-    auto_init_hook.enable_auto_connect = False
-    yield ray
-    ray.shutdown()
-    # Serve would look for the controller of this cluster in the next one.
-    _set_global_client(None)  # type: ignore[no-untyped-call]  # Ray's
-    # Its handles keep reporting to a controller that is gone, and log each failure.
-    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
-    for name, value in before.items():
-        if value is not None:
-            os.environ[name] = value
-        else:
-            os.environ.pop(name, None)
+    try:
+        ray.init(
+            "local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=40
+        )
+        # A handle that outlives the cluster would start another one to report to.
+        auto_init_hook.enable_auto_connect = False
+        yield ray
+    finally:
+        # Also after a failure: the next test's cluster could not start beside this one.
+        ray.shutdown()
+        # Serve would look for the controller of this cluster in the next one.
+        _set_global_client(None)  # type: ignore[no-untyped-call]  # Ray's
+        # Its handles keep reporting to a controller that is gone, and log each failure.
+        logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
+        for name, value in before.items():
+            if value is not None:
+                os.environ[name] = value
+            else:
+                os.environ.pop(name, None)

@@ -11,6 +11,7 @@ import pytest
 from cli.models.tiny import make_tiny_chat_model, make_tiny_classifier
 from shared.catalog import Model, Pool
 from shared.errors import SetupError
+from shared.starting import Starting
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -57,7 +58,10 @@ def test_an_engine_on_a_part_of_a_gpu_asks_for_it_and_takes_its_part_of_the_memo
     quarter = Pool(resources={"GPU": 0.25})
     own = {"gpu_memory_utilization": 0.1}
 
-    assert engine_environment(model(), quarter) == {"VLLM_RAY_PER_WORKER_GPUS": "0.25"}
+    assert engine_environment(model(), quarter) == {
+        "VLLM_RAY_PER_WORKER_GPUS": "0.25",
+        "VLLM_ENABLE_STARTUP_PLAN": "1",
+    }
     assert serve_options(model(), quarter)["ray_actor_options"]["num_gpus"] == 0.25
     assert engine_arguments(model(), quarter)["gpu_memory_utilization"] == 0.23
     assert engine_arguments(model(engine=own), quarter)["gpu_memory_utilization"] == 0.1
@@ -112,7 +116,8 @@ def test_elsewhere_vllm_chooses(fields: dict[str, Any], pool: Pool) -> None:
     from worker.engine_environment import engine_environment
 
     assert "distributed_executor_backend" not in engine_arguments(model(**fields), pool)
-    assert engine_environment(model(**fields), pool) == fields.get("env", {})
+    plan = {} if pool.accelerator_type is None else {"VLLM_ENABLE_STARTUP_PLAN": "1"}
+    assert engine_environment(model(**fields), pool) == {**plan, **fields.get("env", {})}
 
 
 @pytest.mark.parametrize(
@@ -290,6 +295,44 @@ def test_the_check_refuses_data_parallel_engines_with_the_reason(
     [said] = capsys.readouterr().out.splitlines()
     assert said.startswith(f"{catalog}:5: models.large.engine.data_parallel_size: data parallel ")
     assert "Use `max_replicas`" in said
+
+
+def test_how_an_engine_starts_is_told_to_vllm_and_wins_over_no_other_field() -> None:
+    from worker.engine_config import engine_arguments
+    from worker.engine_environment import engine_environment, replica_environment
+    from worker.engine_variables import FORKED_CORE_VARIABLE
+
+    start = Starting(core="spawned", cache="/cache", load_format="dummy", optimization_level=0)
+    own = model(start=start)
+
+    assert engine_arguments(own, CPU).items() >= start.arguments.items()
+    assert engine_environment(own, CPU)["VLLM_CACHE_ROOT"] == "/cache"
+    assert FORKED_CORE_VARIABLE not in replica_environment(own, CPU)
+    assert replica_environment(model(), CPU)[FORKED_CORE_VARIABLE] == "1"
+
+
+def test_the_check_refuses_what_a_start_cannot_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from worker.check import check_catalog
+
+    catalog = tmp_path / "catalog.yaml"
+    start = "start: {core: forked, load_format: 7}"
+    catalog.write_text(f"{_LARGE}}}\n".replace("    engine:", f"    {start}\n    engine:"))
+    assert check_catalog(catalog) == 2
+    said = capsys.readouterr().out
+    # No string, which is found before vLLM is asked.
+    assert f"{catalog}:5: models.large.start.load_format: " in said
+
+    catalog.write_text(catalog.read_text().replace(", load_format: 7", ""))
+    assert check_catalog(catalog) == 2
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith(
+            f"{catalog}:5: models.large.start.core: on pool `h100` the model runs in workers"
+        )
+    )
 
 
 def test_an_engine_that_lacks_a_promised_endpoint_does_not_start() -> None:

@@ -5,12 +5,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from shared.catalog import Catalog, Lane
-from shared.doors import SALT_HEADER, TENANT_HEADER, Door
-from tests.engine.calls import Call, tiny_catalog
+from tests.engine.calls import Call, live_client, tiny_catalog
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
 from worker.engine_errors import EngineUnavailableError
@@ -19,7 +17,7 @@ from worker.outcomes import Outcome, outcome
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
 pytestmark = [
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     # Ray and vLLM warn about themselves.
     pytest.mark.filterwarnings("ignore"),
 ]
@@ -54,7 +52,7 @@ async def test_what_a_replica_has_ends_and_the_rest_goes_back_without_a_strike(
     first = Call(engine, "batch", [100] * ROWS)
     await eventually(lambda: len(first.results) > SEATS, timeout=300)
 
-    async with _live(door) as client, client.stream("POST", _CHAT, json=_body()) as stream:
+    async with live_client(door) as client, client.stream("POST", _CHAT, json=_body()) as stream:
         events = stream.aiter_lines()
         await anext(events)
         # Its engine is replaced.
@@ -100,21 +98,6 @@ async def test_rows_that_take_too_long_leave_the_engine_and_are_not_struck(
 
 
 _CHAT = "/v1/chat/completions"
-
-
-def _live(door: Door) -> httpx.AsyncClient:
-    """What a gateway is to a door."""
-    return httpx.AsyncClient(
-        base_url=f"http://{door.host}:{door.port}",
-        headers=[
-            (b"authorization", b"Bearer " + door.token.encode()),
-            (b"x-request-id", b"request"),
-            (TENANT_HEADER, b"acme"),
-            (SALT_HEADER, b""),
-        ],
-        timeout=300,
-        trust_env=False,
-    )
 
 
 def _body(max_tokens: int = TOKENS) -> dict[str, Any]:

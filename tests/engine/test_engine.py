@@ -9,35 +9,35 @@ import asyncio
 import json
 import re
 import secrets
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 
-from cli.models.minilm import minilm_path
-from cli.models.tiny import make_tiny_chat_model, make_tiny_classifier
-from cli.models.vision import make_tiny_vision_model
 from shared.catalog import Catalog, Lane
 from tests.answers import answers
 from tests.engine.compatibility.comparison import Outcome, failing_code, outcome, written
 from tests.engine.compatibility.line import ADAPTER, EMBEDDER, JUDGE, SEER, WRITER, Line
 from tests.engine.compatibility.line import chat as compatibility_chat
 from tests.engine.compatibility.lines import LINES, some
+from tests.engine.compatibility.models import (
+    POOL,
+    catalog_content,
+    make_models,
+    make_vision_model,
+)
 from tests.engine.compatibility.page import OUTCOMES, outcomes_text, read_outcomes
 from tests.engine.compatibility.vllm_alone import (
-    DIMENSIONS,
-    REASONING_PARSER,
     Answers,
     answers_of_run_batch,
     answers_of_serve,
     ends_run_batch,
 )
 from tests.engine.conftest import a_ray
+from tests.engine.deaths import answer_next, engine_core, fronts, kill_core, replica_of
 from tests.eventually import eventually
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
@@ -78,85 +78,14 @@ def chat(**fields: Any) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    make_tiny_chat_model(folder / "tiny")
-    make_tiny_classifier(folder / "judge")
-    _make_adapter(folder / "adapter")
-    return folder
-
-
-def _make_adapter(folder: Path) -> None:
-    """A LoRA adapter of random weights for the tiny model."""
-    import torch
-    from safetensors.torch import save_file
-
-    folder.mkdir()
-    random = torch.Generator().manual_seed(3)
-    name = "base_model.model.model.layers.0.self_attn.o_proj.lora_{}.weight"
-    save_file(
-        {
-            name.format("A"): torch.randn(8, 128, generator=random),
-            name.format("B"): torch.randn(128, 8, generator=random),
-        },
-        folder / "adapter_model.safetensors",
-    )
-    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["o_proj"],
-              "task_type": "CAUSAL_LM", "bias": "none"}  # fmt: skip
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return make_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
 def catalog(folder: Path) -> Catalog:
-    return Catalog.model_validate(
-        {
-            "pools": {"cpu": {"resources": {"CPU": 1}}},
-            "models": {
-                "tiny-chat": {
-                    "source": str(folder / "tiny"),
-                    "pools": ["cpu"],
-                    "idle_seconds": IDLE_SECONDS,
-                    "fronts": 2,
-                    "lora": {"tiny-lora": str(folder / "adapter")},
-                    "engine": {
-                        "max_model_len": 1024,
-                        "max_num_seqs": 32,
-                        "enforce_eager": True,
-                        "dtype": "float32",
-                        "enable_prefix_caching": False,
-                        "enable_auto_tool_choice": True,
-                        "tool_call_parser": "hermes",
-                    },
-                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
-                },
-                "org/mini": {
-                    "source": str(minilm_path()),
-                    "pools": ["cpu"],
-                    "fronts": 2,
-                    "engine": {"runner": "pooling", "max_num_seqs": 32, "enforce_eager": True,
-                               "hf_overrides": DIMENSIONS},
-                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
-                },
-                "tiny-judge": {
-                    "source": str(folder / "judge"),
-                    "pools": ["cpu"],
-                    "tasks": ["rerank"],
-                    "engine": {"max_model_len": 1024, "max_num_seqs": 32, "enforce_eager": True,
-                               "dtype": "float32", "enable_prefix_caching": False},
-                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
-                },
-                SEER: {
-                    "source": str(folder / "seer"),
-                    "pools": ["cpu"],
-                    "engine": {"max_model_len": 1024, "max_num_seqs": 32, "enforce_eager": True,
-                               "dtype": "float32", "enable_prefix_caching": False,
-                               "reasoning_parser": REASONING_PARSER,
-                               "enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
-                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
-                },
-                "ghost": {"source": "/nowhere/ghost", "pools": ["cpu"]},
-            },
-        }
-    )  # fmt: skip
+    content = catalog_content(folder, idle_seconds=IDLE_SECONDS)
+    content["models"]["ghost"] = {"source": "/nowhere/ghost", "pools": [POOL]}
+    return Catalog.model_validate(content)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +105,7 @@ def served(folder: Path, lines: Sequence[Line], is_whole: bool) -> Served:
     """What vLLM answers alone. It is gone before the engines under test start."""
     found = Served(lines, {}, {})
     if is_whole:
-        make_tiny_vision_model(folder / "seer")
+        make_vision_model(folder)
 
     def ask(engine: str) -> None:
         found.serve.update(answers_of_serve(folder, engine, found.of(engine)))
@@ -274,31 +203,6 @@ def line(url: str, body: Any, **fields: Any) -> bytes:
     ).encode()
 
 
-def engine_core(app_name: str) -> psutil.Process | None:
-    """The process that holds the model of this application's only replica."""
-    # Ray calls it `ray::ServeReplica:NAME:engine`, or during a call by the last part of NAME.
-    replica = f"{app_name.rpartition('.')[2]}:engine"
-    for process in psutil.process_iter(["cmdline"]):
-        if "EngineCore" in " ".join(process.info["cmdline"] or []):
-            parent = process.parent()
-            if parent and replica in " ".join(parent.cmdline()):
-                return process
-    return None
-
-
-def fronts(app_name: str) -> set[psutil.Process]:
-    """The front processes of this application's only replica."""
-    core = engine_core(app_name)
-    replica = core and core.parent()
-    children = replica.children(recursive=True) if replica else []
-    return {
-        one
-        for one in children
-        # What has forked them looks like them.
-        if "worker.front_server" in one.cmdline() and one.ppid() != (replica and replica.pid)
-    }
-
-
 async def assert_same_outcomes(
     app_name: str, engine: str, catalog: Catalog, served: Served
 ) -> None:
@@ -381,7 +285,7 @@ async def test_the_replica_tells_what_its_start_was_made_of(tiny: str, ray: Any)
 
     [numbers] = await EngineClient(tiny).numbers()
     core = engine_core(tiny)
-    replica = core and core.parent()
+    replica = replica_of(core)
     assert core is not None
     assert replica is not None
     assert numbers.start is not None
@@ -550,36 +454,14 @@ async def test_rows_of_a_front_that_dies_are_given_back_and_another_one_starts(t
 
 
 async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[str]") -> None:
-    from ray import serve
-
-    from worker.engine_client import EngineClient
-    from worker.engine_errors import EngineGoneError, EngineUnavailableError
-    from worker.engine_status import DEPLOYMENT
-
-    client = EngineClient(tiny)
-    handle = serve.get_deployment_handle(DEPLOYMENT, tiny)
-    call = asyncio.create_task(answers(client, [line(*chat(max_tokens=900, ignore_eos=True))] * 20))
-
-    async def are_in() -> bool:
-        return int(await handle.unfinished.remote()) >= 16
-
-    await eventually(are_in)
-    core = engine_core(tiny)
-    assert core is not None
-    core.send_signal(signal.SIGKILL)
+    before = engine_core(tiny)
     assert not ghost.cancelled()  # fails meanwhile, and must not disturb this engine
-    with pytest.raises(EngineGoneError):
-        await asyncio.wait_for(call, timeout=60)
 
-    # Lines that come meanwhile wait or go back unseen; they never count as the killer.
-    results: list[tuple[int, bytes]] = []
-    while not results:
-        try:
-            results = await asyncio.wait_for(answers(client, [line(*chat())]), timeout=180)
-        except EngineUnavailableError:
-            await asyncio.sleep(0.2)
-    assert results[0][0] == 200
-    assert engine_core(tiny) != core
+    killed = await kill_core(tiny, line(*chat(max_tokens=900, ignore_eos=True)))
+    await answer_next(tiny, line(*chat()))
+
+    assert killed == before
+    assert engine_core(tiny) not in {None, killed}
 
 
 async def test_the_core_of_a_replica_that_is_killed_ends_with_it(tiny: str) -> None:
@@ -588,7 +470,7 @@ async def test_the_core_of_a_replica_that_is_killed_ends_with_it(tiny: str) -> N
 
     core = engine_core(tiny)
     assert core is not None
-    replica = core.parent()
+    replica = replica_of(core)
     assert replica is not None
     replica.kill()
 

@@ -136,7 +136,7 @@ async def test_a_row_that_ends_the_engine_is_found_and_the_others_have_results(
 async def test_a_row_that_hangs_the_engine_is_noticed_and_the_engine_killed(
     ray: Any, catalog: Catalog
 ) -> None:
-    from tests.engine.test_engine import engine_core
+    from tests.engine.deaths import engine_core
     from worker.engine_client import EngineClient
     from worker.engine_deployment import ensure_engine
     from worker.engine_errors import EngineHungError, EngineUnavailableError
@@ -182,7 +182,7 @@ def _lines(rows: int, *, marked: dict[int, str]) -> bytes:
 
 async def _engines_until_the_end(state: State, batch_id: str, app_name: str) -> set[int]:
     """The processes that held the model until the batch's rows were done."""
-    from tests.engine.test_engine import engine_core
+    from tests.engine.deaths import engine_core
 
     found: set[int] = set()
     while (await state.batches.get(batch_id)).status is Status.IN_PROGRESS:

@@ -87,6 +87,8 @@ async def _endure(
             before, refused = len(confirmed), proxy.refused
             proxy.judge = judge
             await asyncio.sleep(seconds * share)
+            # On a busy machine there may have been few calls.
+            await eventually(lambda: proxy.refused > refused)  # noqa: B023  # it is over here
             if name == _EVERYTHING:
                 await eventually(lambda: proxy.max_tries >= _MAX_TRIES)
             proxy.judge = None
@@ -98,7 +100,6 @@ async def _endure(
                 f"{proxy.refused - refused} answers refused; after it the next one in {took:.1f} s "
                 f"and {_FULL:.0%} of {rate:.0f} a second within {full:.1f} s"
             )
-            assert proxy.refused > refused
     assert proxy.max_tries == _MAX_TRIES, proxy.tries.most_common(3)
     for name in confirmed:
         assert await straight.get(name) == bodies[name]

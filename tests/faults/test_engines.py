@@ -81,7 +81,7 @@ def run(
 async def test_an_engine_that_runs_out_of_memory_costs_no_row(
     ray: Any, run: Callable[[Lane], Any], who: str
 ) -> None:
-    from tests.engine.test_engine import engine_core
+    from tests.engine.deaths import engine_core
 
     lane = _LANES["cpu"]
     async with run(lane) as (yard, batch_id, catalog):

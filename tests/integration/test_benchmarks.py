@@ -1,5 +1,7 @@
 """The benchmarks run too, on a small scale, because they call code that no test calls that way."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.index_growth import index_growth
@@ -14,6 +16,8 @@ from benchmarks.versus_table import (
     Case,
     Comparison,
     Times,
+    publish,
+    published,
     tables,
 )
 from benchmarks.vllm_serve import flag
@@ -79,6 +83,15 @@ async def test_what_is_not_as_before_a_rebuild_is_seen(own_state: State) -> None
         f"{one} runs, but its lane does not know it",
         f"the end of {other} is not published again",
     ]
+
+
+def test_what_was_measured_before_is_added_to(tmp_path: Path) -> None:
+    comparison = Comparison(tokens=8, cores=2)
+    comparison.add(Case(1, 20), {SYNC: Times(20, 1.0, 1, 1.0)})
+
+    publish(comparison, tmp_path / "results.json")
+
+    assert published(tmp_path / "results.json") == comparison
 
 
 def test_a_case_is_compared_by_its_medians_and_its_aims() -> None:

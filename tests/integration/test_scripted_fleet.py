@@ -71,9 +71,9 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 def test_the_scripted_fleet_says_what_batches_wait_for(yard: Yard) -> None:
     bench = Bench(yard.fleet)
     me, other = bench.tenant("me"), bench.tenant("other")
-    giant = other.create(CHAT, other.upload(CHAT, [16] * 1500))
+    giant = other.create(CHAT, other.upload(CHAT, [16] * 5000))
     run = me.run(CHAT, me.upload(CHAT, [16] * 5))
-    # The first of its rows wait for a wave, so that it does not end before.
+    # Most of its rows are left when a wave has started.
     wait_until(lambda: other.client.batches.retrieve(giant.id).status == "completed")
     report = bench.report()
 
@@ -86,19 +86,24 @@ def _expect_wave(collector: Collector, batch_id: str) -> None:
     """A wave has a trace of its own, with a link to the batch, and the batch's slices know it."""
     own = batch_span_id(batch_id)
 
+    def slices_of(wave: Collected) -> list[Collected]:
+        return [one for one in collector.spans if (wave.trace_id, wave.span_id) in one.links]
+
     def waves() -> list[Collected]:
-        return [
+        found = [
             one for one in collector.spans if one.name == "wave" and own in dict(one.links).values()
         ]
+        # All slices of one may have run directly while it started.
+        return [one for one in found if slices_of(one)]
 
     wait_until(lambda: bool(waves()))
     wave = waves()[0]
     [link] = wave.links
-    of_wave = [one for one in collector.spans if (wave.trace_id, wave.span_id) in one.links]
+    of_wave = slices_of(wave)
 
     assert not wave.parent_id
     assert {one.span_id for one in collector.of_trace(wave.trace_id)} == {wave.span_id}
-    assert wave.attributes["batchyard.slices"] == len(of_wave)
+    assert len(of_wave) <= wave.attributes["batchyard.slices"]
     assert {(one.name, one.trace_id, one.parent_id) for one in of_wave} == {("run slice", *link)}
 
 

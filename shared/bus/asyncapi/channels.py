@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared.bus import live_messages, messages, open_messages, replays, topology
-from shared.bus.event_shapes import EVENT_TYPES
+from shared.bus.event_shapes import EVENT_TYPES, PIPELINE_EVENT_TYPES
 from shared.bus.received import PERSISTENT
 
 BINDING_VERSION = "0.3.0"
@@ -100,6 +100,18 @@ def channels() -> Json:
             },
             "bindings": {"amqp": _exchange(topology.EVENTS_EXCHANGE)},
         },
+        "pipelineEvents": {
+            "address": topology.event_key("{type}", "{tenant}", "{pipelineId}"),
+            "description": "The ends of pipelines, on the same exchange: "
+            "`pipeline.*.<tenant>.*` for all of them.",
+            "messages": every(list(PIPELINE_EVENT_TYPES)),
+            "parameters": {
+                "type": {"enum": list(PIPELINE_EVENT_TYPES), "description": "The event's type."},
+                "tenant": tenant,
+                "pipelineId": {"description": "The pipeline's id; it has no dots."},
+            },
+            "bindings": {"amqp": _exchange(topology.EVENTS_EXCHANGE)},
+        },
     }
 
 
@@ -166,6 +178,13 @@ def operations() -> Json:
             "summary": "Announce each change of a batch, at least once, in the order of `sequence` "
             "unless a process died.",
             "messages": of("events", list(EVENT_TYPES)),
+            "bindings": {"amqp": {"deliveryMode": 2}},
+        },
+        "sendPipelineEvent": {
+            "action": "send",
+            "channel": {"$ref": "#/channels/pipelineEvents"},
+            "summary": "Announce the end of a pipeline, at least once, with the same id each time.",
+            "messages": of("pipelineEvents", list(PIPELINE_EVENT_TYPES)),
             "bindings": {"amqp": {"deliveryMode": 2}},
         },
     }

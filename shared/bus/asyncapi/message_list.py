@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, Field, create_model
 
 from shared.bus import live_messages, messages, open_messages, replays
-from shared.bus.asyncapi.samples import BATCH, CREATED_AT, DAY, sample_event
-from shared.bus.event_shapes import EVENT_TYPES, EventShape, EventType
+from shared.bus.asyncapi.samples import BATCH, CREATED_AT, DAY, sample_end, sample_event
+from shared.bus.event_shapes import EVENT_TYPES, PIPELINE_EVENT_TYPES, EventShape, EventType
 from shared.bus.replies import (
     AcceptedBatch,
     AcceptedReply,
@@ -205,6 +205,9 @@ def _events() -> Iterator[Message]:
             _enveloped(name, event),
             {"structured": sample_event(name, event, sequence)},
         )
+    for name, event in PIPELINE_EVENT_TYPES.items():
+        shape = _enveloped(name, event)
+        yield Message(name, event.when, "event", shape, {"structured": sample_end(name)})
 
 
 def _enveloped(name: str, event: EventType) -> type[BaseModel]:

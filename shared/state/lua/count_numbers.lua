@@ -5,7 +5,8 @@
 local lane, key = ARGV[1], lane_key(ARGV[1], 'numbers')
 local COUNTED = {
   live_micros = 'gpu_live', preemptions = 'preemptions',
-  prefix_queries = 'prefix_queries', prefix_hits = 'prefix_hits'
+  prefix_queries = 'prefix_queries', prefix_hits = 'prefix_hits',
+  computed_tokens = 'computed_tokens', recomputed_tokens = 'recomputed_tokens'
 }
 for i = 2, #ARGV, 2 do
   local told = cjson.decode(ARGV[i + 1])

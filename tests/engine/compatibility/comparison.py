@@ -26,8 +26,8 @@ _OWN = {
 _DIGITS = 1e-4
 _NAMES = re.compile(r"\['\w+'(, '\w+')*\]")
 #: The results of `vllm run-batch` besides statuses: it has no such endpoint for this model, it ends
-#: without any result, or its answer has another form.
-SAME, NOWHERE, ENDS, OTHERWISE = "same", "no endpoint", "ends", "another form"
+#: without any result, or its answer is another one.
+SAME, NOWHERE, ENDS, OTHERWISE = "same", "no endpoint", "ends", "another answer"
 
 #: Status, and the body as JSON; None for a body that is none.
 Answer = tuple[int, Any]
@@ -75,12 +75,6 @@ def _are_same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def form(answer: Answer) -> Any:
-    """Its status, its fields, and the kinds of their values."""
-    status, body = comparable(answer)
-    return status, _kinds(body)
-
-
 def outcome(line: Line, served: Answer, run: Answer | None, ours: Answer, *, fails: str) -> Outcome:
     """What the line came to; `run` is None if it ends `vllm run-batch`.
 
@@ -95,15 +89,12 @@ def outcome(line: Line, served: Answer, run: Answer | None, ours: Answer, *, fai
 
 
 def run_batch_result(served: Answer, run: Answer | None) -> str:
-    """What `vllm run-batch` makes of a line.
-
-    It runs all lines at once, which changes the last digits of numbers: form is what is compared.
-    """
+    """What `vllm run-batch` makes of a line."""
     if run is None:
         return ENDS
     if isinstance(run[1], str) and run[1].startswith(("URL ", "Model does not support")):
         return NOWHERE
-    if form(run) == form(served):
+    if _are_same(comparable(run), comparable(served)):
         return SAME
     return str(run[0]) if run[0] != served[0] else OTHERWISE
 
@@ -129,11 +120,3 @@ def _anonymous(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _anonymous(inner) for key, inner in value.items() if key not in _OWN}
     return [_anonymous(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _kinds(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _kinds(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_kinds(inner) for inner in value[:1]]
-    return type(value).__name__

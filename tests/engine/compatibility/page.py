@@ -22,7 +22,7 @@ _RUN_BATCH: Mapping[str, str] = {
     SAME: "same",
     NOWHERE: "no such endpoint",
     ENDS: "ends the whole run",
-    OTHERWISE: "another form",
+    OTHERWISE: "another answer",
 }
 
 
@@ -45,7 +45,7 @@ def summary(outcomes: Mapping[str, Outcome]) -> str:
     return (
         f"Of {len(found)} lines, {same} have the status and the body of `vllm serve` here, and "
         f"{len(found) - same} differ in one of the ways [below](#what-is-meant-to-differ).\n"
-        f"`vllm run-batch` answers {run_batch[SAME]} of them in the same form, {run_batch[ENDS]} "
+        f"`vllm run-batch` gives {run_batch[SAME]} of them that answer, too, {run_batch[ENDS]} "
         f"end its whole run, and it has no such endpoint for {run_batch[NOWHERE]}."
     )
 

@@ -14,6 +14,7 @@ import httpx
 from benchmarks.vllm_serve import serving
 from cli.models.minilm import minilm_path
 from tests.engine.compatibility.line import ADAPTER, EMBEDDER, JUDGE, SEER, WRITER, Line
+from tests.engine.compatibility.models import DIMENSIONS, REASONING_PARSER
 from tests.engine.conftest import QUIET
 
 #: Status and body by the line's id; a body that is no JSON is None.
@@ -26,13 +27,9 @@ _CPU = {
     "OMP_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",
 }
-#: Dimensions that the model of embeddings is said to have: its own vectors, or their beginnings.
-DIMENSIONS = {"is_matryoshka": True, "matryoshka_dimensions": [8, 64, 384]}
 #: Neither half precision nor the cache may decide between two words.
 _EXACT = ("--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching")
 _TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser=hermes")
-#: Reads what the model that thinks writes between its marks.
-REASONING_PARSER = "deepseek_r1"
 #: The seats and the spare ones are part of `system_fingerprint`, and so is the policy.
 _OURS = ("--enforce-eager", "--distributed-executor-backend=uni", "--max-num-seqs=40",
          "--scheduling-policy=priority", "--max-num-batched-tokens=8192",
@@ -46,7 +43,7 @@ def answers_of_serve(folder: Path, engine: str, lines: Sequence[Line]) -> Answer
     alone = httpx.Limits(max_keepalive_connections=0)
     with (
         _serving(folder, engine) as url,
-        httpx.Client(base_url=url, timeout=120, limits=alone) as client,
+        httpx.Client(base_url=url, timeout=300, limits=alone) as client,
     ):
         return {line.id: _post(client, line) for line in lines}
 
@@ -62,6 +59,8 @@ def answers_of_run_batch(folder: Path, engine: str, lines: Sequence[Line]) -> An
             *(f"-i={given}", f"-o={found}", f"--model={source}", f"--served-model-name={engine}"),
             *_OURS,
             *flags,
+            # It gets all lines at once, and which are computed together decides between words.
+            "--max-num-seqs=1",
         ],
         env={**os.environ, **QUIET, **_CPU},
         stdout=subprocess.DEVNULL,

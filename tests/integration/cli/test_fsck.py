@@ -19,8 +19,10 @@ from cli.client.exit_codes import ExitCode
 from cli.fsck.notebook import Notebook
 from dispatcher.finaliser import Finaliser
 from dispatcher.reaper import Reaper
+from dispatcher.row_cache import CacheLimits, RowCache
 from shared.catalog_file import load_catalog
 from shared.errors import SetupError
+from shared.ledger.additions import addition_key
 from shared.ledger.commits import cancel
 from shared.ledger.copies import copies_prefix
 from shared.ledger.kinds import Kind
@@ -40,6 +42,7 @@ from tests.integration.cli.test_damage import (
 )
 from tests.integration.cli.yards import Yards, empty, pack_up
 from tests.integration.dispatcher.conftest import SMALL_ENGINES, BatchYard, a_planner, good, lines
+from tests.integration.dispatcher.test_row_cache import asking, ran, with_cache
 from tests.servers import S3
 
 _NOTHING = dict.fromkeys(DAMAGES, "")
@@ -195,6 +198,25 @@ async def test_a_copy_that_alone_has_its_lines_is_missed(yards: Yards) -> None:
     _, told = await _fsck()
 
     assert [(one["key"], one["problem"]) for one in told["findings"]] == [(key, "missing")]
+
+
+async def test_an_addition_is_missed_though_its_rows_have_answers_elsewhere(yards: Yards) -> None:
+    cache = RowCache(yards.state, yards.storage, yards.catalog, CacheLimits(86_400, 1000))
+    await ran(with_cache(yards.state, yards.storage, yards.catalog), asking("a", "b"))
+    batch_id = await yards.open("known", cache_seconds=86_400)
+    for text in ("a", "b"):
+        record = await yards.state.batches.get(batch_id)
+        await yards.additions(cache).add(record, asking(text))
+    keys = await yards.storage.keys(copies_prefix(batch_id))
+    answers = sorted(key for key in keys if key.endswith("-answers.jsonl"))
+    assert len(answers) == 2
+    # Nobody misses answers: their rows run.
+    await yards.storage.remove([addition_key(batch_id, 0), answers[1]])
+
+    _, told = await _fsck()
+
+    found = [(one["key"], one["problem"]) for one in told["findings"] if batch_id in one["key"]]
+    assert found == [(addition_key(batch_id, 0), "missing")]
 
 
 def _batch(made: list[Any], key: str) -> str:

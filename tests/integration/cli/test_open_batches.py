@@ -23,6 +23,7 @@ from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from shared.submission.additions import close, take
+from tests.eventually import eventually
 from tests.integration.cli.yards import TENANT, Yards, empty, yards_in
 from tests.integration.dispatcher.conftest import (
     good,
@@ -164,8 +165,11 @@ async def test_many_processes_may_add_and_close_at_once(yards: Yards) -> None:
         except ConflictError:
             return 0
 
+    async def has_rows() -> bool:
+        return (await yards.record(batch_id))["total"] != "0"
+
     async def close_soon() -> None:
-        await asyncio.sleep(0.05)
+        await eventually(has_rows)
         await close(yards.state, yards.storage, batch_id)
 
     *counts, _ = await asyncio.gather(*map(add, range(12)), close_soon())

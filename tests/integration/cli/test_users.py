@@ -151,7 +151,7 @@ def test_connections_and_channels_are_bounded_and_the_broker_says_so(
         "max-connections": 2,
         "max-channels": 3,
         "queues": ["a", "b"],
-        "events": ["batch.*"],
+        "events": ["batch.*", "pipeline.*"],
     }
     assert "number of channels opened for user 'greedy' has reached" in asyncio.run(refused())
     # The client keeps the broker's words to itself while it connects.

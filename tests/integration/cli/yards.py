@@ -28,7 +28,7 @@ from shared.slicing import SliceLimits
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept
-from shared.submission.additions import Added, Additions
+from shared.submission.additions import Added, Additions, KnownAnswers
 from shared.submission.admission import NewBatchQuota
 from shared.submission.datasets import Datasets
 from shared.submission.opening import open_source
@@ -121,11 +121,11 @@ class Yards:
         await self.state.files.create(file)
         return file
 
-    async def open(self, name: str, *, is_started: bool = True) -> str:
+    async def open(self, name: str, *, is_started: bool = True, **changes: Any) -> str:
         """An open batch, which takes rows once it is started."""
         batch_id = ids.batch_id(TENANT, name)
         source = open_source(self.storage.bucket, TENANT, batch_id, "m")
-        manifest = a_manifest(name, **today(), **source)
+        manifest = a_manifest(name, **today(), **source, **changes)
         assert (await accept(self.state, self.storage, manifest)).batch_id == batch_id
         if is_started:
             await self.yard.planner.plan(batch_id)
@@ -183,7 +183,7 @@ class Yards:
         )
         return await accept_pipeline(self.state, self.storage, self.catalog, stored)
 
-    def additions(self) -> Additions:
+    def additions(self, answers: KnownAnswers | None = None) -> Additions:
         """What adds rows to open batches, as a gateway has it."""
         return Additions(
             self.state,
@@ -193,6 +193,7 @@ class Yards:
             slice_limits=SliceLimits(rows=ROWS_A_SLICE),
             max_input_bytes=1_000_000,
             quota=NewBatchQuota(self.catalog, 1_000, 100_000, 1_000_000),
+            answers=answers,
         )
 
     async def add(self, batch_id: str, body: bytes) -> Added:

@@ -81,8 +81,9 @@ async def test_a_batch_over_a_dataset_ends_like_any_other(yard: BatchYard) -> No
         ("a.txt", b"a page", "{{ name }}: {{ text }}", ["a.txt: a page"]),
         ("a.png", b"\x89PNG", "{{ image }}", ["data:image/png;base64,iVBORw=="]),
         ("a.csv", b"two words\n1\n", "{{ row['two words'] }}", ["1"]),
+        ("a.csv", b"\n\ntext,,\n\na,b,c\n", "{{ text }}", ["a"]),
     ],
-    ids=["csv", "jsonl", "text", "image", "any column name"],
+    ids=["csv", "jsonl", "text", "image", "any column name", "empty lines and names"],
 )  # fmt: skip
 async def test_every_format_gives_rows(
     yard: BatchYard, name: str, body: bytes, template: str, contents: list[str]
@@ -103,6 +104,48 @@ async def test_an_arrow_file_gives_rows(yard: BatchYard) -> None:
     record = await planned(yard, objects="a.arrow", template=ask("{{ text }}"))
 
     assert await contents_of(yard, record) == ["a", "b"]
+
+
+async def test_times_with_nanoseconds_have_microseconds_and_bytes_are_base64(
+    yard: BatchYard,
+) -> None:
+    at = pa.array([1_234_567_891], pa.timestamp("ns", "UTC"))
+    some = pa.array([[{"at": 1_234_567_891}]], pa.list_(pa.struct({"at": pa.duration("ns")})))
+    await put(yard, "t.parquet", parquet({"at": at, "some": some, "picture": [b"\x89PNG"]}))
+    text = "{{ at.isoformat() }} {{ some|tojson }} {{ picture }}"
+
+    record = await planned(yard, objects="t.parquet", template={**ask(text), "user": "{{ at }}"})
+
+    [request] = await requests_of(yard, record)
+    assert request["body"]["user"] == "1970-01-01T00:00:01.234567Z"
+    [content] = await contents_of(yard, record)
+    assert content == '1970-01-01T00:00:01.234567+00:00 [{"at": "PT1.234567S"}] iVBORw=='
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.arrow"])
+@pytest.mark.parametrize("template", ["{{ text }}", "{{ row.n }}"])
+async def test_two_columns_of_one_name_are_told_where_they_are_needed(
+    yard: BatchYard, name: str, template: str
+) -> None:
+    table = pa.table([["a"], ["b"], ["c"]], names=["text", "text", "n"])
+    sink = io.BytesIO()
+    match name.rpartition(".")[2]:
+        case "csv":
+            sink.write(b"text,text,n\na,b,c\n")
+        case "parquet":
+            pq.write_table(table, sink)
+        case _:
+            with pyarrow.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+    await put(yard, name, sink.getvalue())
+
+    record = await planned(yard, objects=name, template=ask(template))
+    other = await planned(yard, objects=name, template=ask("{{ n }}"))
+
+    problem = json.loads(record.fields["errors"])[0]
+    assert problem["code"] == "unreadable_dataset"
+    assert "it has 2 columns 'text'" in problem["message"]
+    assert await contents_of(yard, other) == ["c"]
 
 
 async def test_a_folder_is_read_in_the_order_of_its_names_with_the_columns_of_its_folders(
@@ -237,7 +280,9 @@ async def test_all_bad_rows_are_told_and_no_file_is_made(yard: BatchYard) -> Non
 
     record = await planned(yard, objects="t.jsonl")
 
-    assert [one["line"] for one in json.loads(record.fields["errors"])] == [2, 4]
+    problems = json.loads(record.fields["errors"])
+    assert [one["line"] for one in problems] == [2, 4]
+    assert all("the row has no 'text'" in one["message"] for one in problems)
     assert await yard.storage.keys("files/acme/") == []
 
 

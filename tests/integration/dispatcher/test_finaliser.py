@@ -68,11 +68,14 @@ async def test_result_files_are_tagged_with_their_tenant_where_that_is_set(
     assert dict(tags or {}) == {"tenant": record.tenant}
 
 
-async def test_parts_become_output_and_errors_in_input_order_to_the_byte(yard: BatchYard) -> None:
+@pytest.mark.parametrize("size", [1, 5 * 1024 * 1024], ids=["small", "S3 copies most of them"])
+async def test_parts_become_output_and_errors_in_input_order_to_the_byte(
+    yard: BatchYard, size: int
+) -> None:
     batch_id = await yard.plan(lines(10))
     claims = await yard.claim(batch_id)
     for claim in reversed(claims):
-        await yard.commit(claim, [_mixed(row) for row in _rows(claim)])
+        await yard.commit(claim, [_mixed(row, size) for row in _rows(claim)])
     parts = await yard.state.slices.parts(batch_id)
     bodies = [(parts[index], await yard.storage.get(parts[index].key)) for index in range(4)]
 
@@ -530,9 +533,9 @@ async def test_claims_that_ran_out_go_back(yard: BatchYard) -> None:
     assert again.epoch == claim.epoch + 1
 
 
-def _mixed(row: int) -> Result:
-    """Every third row is an error."""
-    return bad() if row % 3 == 0 else good(f"answer {row}")
+def _mixed(row: int, size: int = 1) -> Result:
+    """Every third row is an error, and the other answers have about so many bytes."""
+    return bad() if row % 3 == 0 else good(f"answer {row}" * -(-size // 8))
 
 
 def _rows(claim: Claim) -> range:

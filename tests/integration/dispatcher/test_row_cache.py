@@ -1,6 +1,7 @@
 """Rows that were answered before are given their answers again, and nothing else."""
 
 import json
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ from dispatcher.row_cache import CacheLimits, RowCache
 from shared.answer_keys import to_cached_answer
 from shared.catalog import Catalog
 from shared.ledger.copies import copies_prefix
-from shared.lifecycle import Status
+from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.storage import Storage
+from shared.submission.additions import close
+from tests.integration.cli.yards import Yards
 from tests.integration.dispatcher.conftest import (
     OUTPUT_SECONDS,
     BatchYard,
@@ -79,6 +82,16 @@ async def ran(
     batch_id = await yard.plan(body, **{"cache_seconds": _DAY, **changes})
     if before is not None:
         await before(batch_id)
+    asked = await run_rows(yard, batch_id, result)
+    return await ended(yard, batch_id, asked)
+
+
+async def run_rows(
+    yard: BatchYard,
+    batch_id: str,
+    result: Callable[[str], Any] = lambda text: good(f"answer to {text}"),
+) -> list[str]:
+    """Run the batch's slices; returns what the engine was asked."""
     asked: list[str] = []
     for claim in await yard.claim(batch_id):
         given = await fetch(yard.storage, claim)
@@ -92,6 +105,11 @@ async def ran(
                 run.answer(position, result(text))
             run.leave(chunk)
         await settle(yard.state, yard.storage, claim, SliceResult(Outcome.DONE, run.body()))
+    return asked
+
+
+async def ended(yard: BatchYard, batch_id: str, asked: list[str]) -> Ended:
+    """The batch once it has ended, of which this was asked."""
     await yard.finaliser.finish(batch_id)
     record = await yard.state.batches.get(batch_id)
     assert record.status is Status.COMPLETED
@@ -101,6 +119,28 @@ async def ran(
             file = await yard.state.files.get(record.tenant, file_id)
             lines += [json.loads(one) for one in (await yard.storage.get(file.key)).splitlines()]
     return Ended(batch_id, asked, lines)
+
+
+async def ran_open(
+    yard: BatchYard,
+    catalog: Catalog,
+    *additions: bytes,
+    before: Callable[[str], Any] | None = None,
+) -> Ended:
+    """Run an open batch with a cache, as that of a pipeline's stage, to its end."""
+    yards = Yards(yard, catalog)
+    cache = RowCache(yard.state, yard.storage, catalog, CacheLimits(_DAY, 1000))
+    batch_id = await yards.open(f"open-{secrets.token_hex(4)}", cache_seconds=_DAY)
+    for body in additions:
+        record = await yard.state.batches.get(batch_id)
+        await yards.additions(cache).add(record, body)
+        # Again, as after a crash, by somebody who knows no answers.
+        assert (await yards.additions().add(record, body)).added == 0
+    if before is not None:
+        await before(batch_id)
+    asked = await run_rows(yard, batch_id)
+    await close(yard.state, yard.storage, batch_id)
+    return await ended(yard, batch_id, asked)
 
 
 async def rewritten(state: State, **changes: Any) -> None:
@@ -271,6 +311,59 @@ async def test_answers_that_are_lost_before_their_rows_run_are_asked_again(
 
     assert second.asked == ["a", "new", "b"]
     assert [one["custom_id"] for one in second.lines] == ["a", "new", "b"]
+
+
+async def test_what_is_added_to_a_stage_is_not_asked_again(
+    yard: BatchYard, catalog: Catalog
+) -> None:
+    await ran(yard, asking("a", "b", "c", "d"))
+    second = await ran_open(yard, catalog, asking("a", "new", "b"), asking("c", "d"))
+    third = await ran_open(yard, catalog, asking("x"), asking("new", "a"))
+
+    assert (second.asked, second.cached) == (["new"], ["a", "b", "c", "d"])
+    assert [one["custom_id"] for one in second.lines] == ["a", "new", "b", "c", "d"]
+    assert (third.asked, third.cached) == (["x"], ["new", "a"])
+    record = await yard.state.batches.get(third.id)
+    assert [record.number(name) for name in ("completed", "cached_rows")] == [3, 2]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_answers_of_a_stage_that_are_lost_or_damaged_are_asked_again(
+    is_lost: bool, yard: BatchYard, storage: Storage, catalog: Catalog
+) -> None:
+    await ran(yard, asking("a", "b"))
+
+    async def lose(batch_id: str) -> None:
+        keys = await storage.keys(copies_prefix(batch_id))
+        [key] = [key for key in keys if key.endswith("-answers.jsonl")]
+        body = await storage.get(key)
+        await storage.remove([key])
+        if not is_lost:
+            await storage.put(key, body.replace(b"answer", b"ANSWER"))
+
+    second = await ran_open(yard, catalog, asking("a", "new"), asking("c"), before=lose)
+
+    assert second.asked == ["a", "new", "c"]
+    assert [one["custom_id"] for one in second.lines] == ["a", "new", "c"]
+
+
+async def test_the_names_of_rows_that_never_ran_are_there_without_the_answers(
+    yard: BatchYard, storage: Storage, catalog: Catalog
+) -> None:
+    await ran(yard, asking("a"))
+    yards = Yards(yard, catalog)
+    cache = RowCache(yard.state, storage, catalog, CacheLimits(_DAY, 1000))
+    batch_id = await yards.open("cancelled", cache_seconds=_DAY)
+    record = await yard.state.batches.get(batch_id)
+    await yards.additions(cache).add(record, asking("a", "b"))
+    keys = await storage.keys(copies_prefix(batch_id))
+    await storage.remove([key for key in keys if key.endswith("-answers.jsonl")])
+
+    await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+    await yard.finaliser.finish(batch_id)
+
+    shape = (await yard.state.batches.get(batch_id)).to_openai()
+    assert [one["custom_id"] for one in await yard.parsed(shape.error_file_id)] == ["a", "b"]
 
 
 async def test_cleared_it_has_nothing(yard: BatchYard, state: State) -> None:

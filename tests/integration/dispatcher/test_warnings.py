@@ -64,6 +64,15 @@ async def test_what_requests_ask_for_in_vain_is_said_for_good(yard: BatchYard) -
     assert codes == [["deadline_at_risk", "ignored_field"], ["ignored_field"]]
 
 
+async def test_requests_that_will_be_refused_are_told_from_the_plan_on(yard: BatchYard) -> None:
+    batch_id = await yard.plan(lines(3, max_tokens=1000, guided_choice=["a"]), expires_at=_soon())
+
+    [warning] = (await yard.state.batches.get(batch_id)).to_openai().warnings
+    assert warning.code == "refused_request"
+    assert warning.message.startswith("Requests that get an error for 'guided_choice': 3. ")
+    assert "structured_outputs.choice" in warning.message
+
+
 async def test_where_no_rate_is_known_nothing_is_said(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(10, max_tokens=1000), expires_at=_soon())
 

@@ -33,14 +33,15 @@ pools:
   cpu: {resources: {CPU: 1}}
 models:
   tiny: {pools: [cpu], live: {wait_seconds: 1}, tenant_lora: {max_bytes: 100000}}
+  ears: {pools: [cpu], tasks: [transcription], live: {wait_seconds: 1}}
   meta-llama/Llama-3.1-8B:
     pools: [cpu]
     lora: {my-adapter: ./adapter}
 """
 
 
-#: The lane of the model that takes live calls, and its job.
-LANE, JOB = "tiny@cpu", "job"
+#: The lanes of the models that take live calls, the one of chats first, and their job.
+LANE, EARS, JOB = "tiny@cpu", "ears@cpu", "job"
 Start = Callable[..., Awaitable[Replica]]
 
 
@@ -166,20 +167,22 @@ def yard(gateway_state: State, bucket: Storage, tmp_path: Path) -> BatchYard:
 
 @pytest.fixture
 async def start(gateway_state: State) -> AsyncIterator[Start]:
-    """Starts a replica; the lane's job shows the doors of all that were started."""
-    doors: list[Door] = []
+    """Starts a replica; its lane's job shows the doors of all that were started."""
+    doors: dict[str, list[Door]] = {LANE: [], EARS: []}
     async with contextlib.AsyncExitStack() as stack:
-        await gateway_state.lanes.open_job(LANE, "", JOB)
+        for lane in doors:
+            await gateway_state.lanes.open_job(lane, "", JOB)
 
-        async def begin(name: str, *, shown: bool = True) -> Replica:
+        async def begin(name: str, *, shown: bool = True, lane: str = LANE) -> Replica:
             replica = await stack.enter_async_context(a_replica(name))
             if shown:
-                doors.append(replica.door)
-                await gateway_state.doors.show(LANE, JOB, doors)
+                doors[lane].append(replica.door)
+                await gateway_state.doors.show(lane, JOB, doors[lane])
             return replica
 
         yield begin
-        await gateway_state.doors.show(LANE, JOB, [])
-        await gateway_state.lanes.open_job(LANE, JOB, "")
+        for lane in doors:
+            await gateway_state.doors.show(lane, JOB, [])
+            await gateway_state.lanes.open_job(lane, JOB, "")
         # Longer than a gateway uses what it has read.
         await asyncio.sleep(0.6)

@@ -122,7 +122,7 @@ async def test_an_engine_shows_what_its_last_start_was_made_of(
         _engine(lane, "running"), starts=1, last_start_seconds=14.5, last_start_replica="r"
     )
     await _see(gateway_state, engine)
-    start = Start({"process": 3.0, "core": 8.0, "weights": 2.0}, 0.5)
+    start = Start({"process": 3.0, "core": 8.0, "weights": 2.0}, 0.5, 1, {"core": 2.5})
 
     unknown = await _engine_view(acme, operator, lane)
     await gateway_state.engines.count(lane, [msgspec.structs.replace(REPLICA, start=start)])
@@ -130,6 +130,8 @@ async def test_an_engine_shows_what_its_last_start_was_made_of(
 
     assert (unknown["last_start_stages"], unknown["first_row_seconds"]) == ({}, None)
     assert known["last_start_stages"] == {"process": 3, "core": 8, "weights": 2, "other": 1.5}
+    assert (unknown["restarts"], unknown["last_restart_stages"]) == (0, {})
+    assert (known["restarts"], known["last_restart_stages"]) == (1, {"core": 2.5})
     assert (known["last_start_seconds"], known["first_row_seconds"]) == (14.5, 0.5)
 
 

@@ -1,9 +1,11 @@
+import base64
 import csv
 import io
 from typing import Any
 
 import httpx
 import openai
+import pytest
 
 from shared.ledger.datasets import read_dataset
 from shared.ledger.tables import wanted_of
@@ -102,6 +104,32 @@ async def test_a_dry_run_shows_the_first_rows_and_reads_them_all(
     assert [one["custom_id"] for one in found["rendered"]] == ["row-1", "row-2", "row-3"]
     assert found["rendered"][0]["body"]["messages"] == [{"role": "user", "content": "Say a"}]
     assert await bucket.keys("") == before
+
+
+@pytest.mark.parametrize(
+    ("begin", "kind"),
+    [(b"\xff\xd8\xff", "jpeg"), (b"\x89PNG", "png"), (b"GIF89a", "gif"), (b"RIFF", "webp")],
+)
+async def test_an_uploaded_picture_says_what_it_is(acme: Caller, begin: bytes, kind: str) -> None:
+    file = await acme.openai.files.create(file=("a.png", begin), purpose="user_data")
+    says = [{"role": "user", "content": "{{ image }}"}]
+    wanted = {"file_id": file.id, "template": {"model": "tiny", "messages": says}}
+
+    found = (await _create(acme, wanted, dry_run=True)).json()
+
+    [request] = found["rendered"]
+    image = request["body"]["messages"][0]["content"]
+    assert image == f"data:image/{kind};base64,{base64.b64encode(begin).decode()}"
+
+
+async def test_what_is_no_picture_is_told(acme: Caller) -> None:
+    file = await acme.openai.files.create(file=("a.png", b"a page"), purpose="user_data")
+    wanted = {"file_id": file.id, "template": {"model": "tiny", "messages": "{{ image }}"}}
+
+    found = (await _create(acme, wanted, dry_run=True)).json()
+
+    [error] = found["errors"]["data"]
+    assert (error["code"], "no PNG" in error["message"]) == ("unreadable_dataset", True)
 
 
 async def test_a_dry_run_tells_of_every_bad_row(acme: Caller, bucket: Storage) -> None:

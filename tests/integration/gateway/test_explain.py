@@ -65,6 +65,22 @@ async def test_what_is_held_back_because_engines_died_says_so(
     assert found["summary"].startswith("As many engines have died of your requests today")
 
 
+async def test_it_says_who_gives_way_when_the_window_closes_soon(
+    acme: Caller, gateway_state: State
+) -> None:
+    # The model takes live calls, and its entry does not say who gives way.
+    lane, now = f"tiny@{secrets.token_hex(4)}", int(time.time())
+    soon, later = [
+        await in_progress(gateway_state, tenant=acme.tenant, lane=lane, expires_at=now + seconds)
+        for seconds in (600, 3600)
+    ]
+
+    said, nothing = [(await _explained(acme, one))["summary"] for one in (soon, later)]
+
+    assert said.endswith("Its window closes soon, and it still makes room for live calls.")
+    assert "closes soon" not in nothing
+
+
 async def test_it_says_how_far_the_lanes_start_has_come(
     acme: Caller, gateway_state: State, lane: str
 ) -> None:

@@ -1,6 +1,7 @@
 """Live calls through a real gateway to real doors; what stands for vLLM answers as it is asked."""
 
 import asyncio
+import base64
 
 import httpx
 import openai
@@ -11,7 +12,7 @@ from shared.scopes import Scope
 from shared.state import State
 from shared.storage import Storage
 from tests.eventually import eventually
-from tests.integration.gateway.conftest import LANE, Caller, Start
+from tests.integration.gateway.conftest import EARS, LANE, Caller, Start
 from tests.live_replica import ANSWER, BREAK, DIE, DONE, EVENTS, HELLO, REFUSE, WAIT
 from worker.drain import Drain
 
@@ -33,6 +34,27 @@ async def test_a_stream_comes_as_the_engine_writes_it(acme: Caller, start: Start
     assert answer.headers["x-accel-buffering"] == "no"
     assert replica.app.request_ids == [answer.headers["x-request-id"]]
     assert {"x-ratelimit-limit-requests", "x-ratelimit-remaining-tokens"} <= answer.headers.keys()
+
+
+async def test_a_sound_may_come_as_the_sdk_sends_it(acme: Caller, start: Start) -> None:
+    replica = await start("ears", lane=EARS)
+
+    await acme.openai.audio.transcriptions.create(
+        model="ears", file=("a.wav", b"RIFF\r\n--x"), language="en", temperature=0.5
+    )
+    translated = await acme.http.post(
+        "/v1/audio/translations", data={"model": "ears"}, files={"file": ("a.wav", b"RIFF")}
+    )
+    assert translated.status_code == 200
+    with pytest.raises(openai.BadRequestError, match="chunking_strategy"):
+        await acme.openai.audio.transcriptions.create(
+            model="ears", file=("a.wav", b"RIFF"), chunking_strategy="auto"
+        )
+
+    first, second = replica.app.bodies
+    assert base64.b64decode(first.pop("file_url").partition(",")[2]) == b"RIFF\r\n--x"
+    assert first == {"model": "ears", "language": "en", "temperature": "0.5"}
+    assert second.keys() == {"model", "file_url"}
 
 
 async def test_tenants_have_salts_of_their_own(acme: Caller, globex: Caller, start: Start) -> None:

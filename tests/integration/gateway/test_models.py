@@ -5,7 +5,7 @@ from shared.engines import EngineRecord, Replica
 from shared.state import State
 from tests.integration.gateway.conftest import Caller
 
-NAMES = ["tiny", "meta-llama/Llama-3.1-8B", "my-adapter"]
+NAMES = ["tiny", "ears", "meta-llama/Llama-3.1-8B", "my-adapter"]
 
 
 async def test_every_model_and_adapter_is_listed(acme: Caller) -> None:

@@ -117,11 +117,12 @@ async def test_the_sdk_keeps_endpoints(acme: Caller) -> None:
     assert [one async for one in hooks.list()] == []
 
 
-async def test_the_event_types_are_the_ends_of_a_batch(acme: Caller) -> None:
+async def test_the_event_types_are_the_ends_of_batches_and_pipelines(acme: Caller) -> None:
     types = await acme.openai.webhooks.event_types.list()
 
     assert types.object == "list"
-    assert types.data == ["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
+    ends = ["completed", "failed", "expired", "cancelled"]
+    assert types.data == [f"{noun}.{end}" for noun in ("batch", "pipeline") for end in ends]
 
 
 async def test_endpoints_are_listed_newest_first_in_pages(acme: Caller) -> None:

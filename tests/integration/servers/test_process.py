@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from cli.servers import Child, sole_user_of
-from cli.servers.process import RUN_DIR_VARIABLE
+from cli.servers.process import RUN_DIR_VARIABLE, stop_together
 from shared.errors import SetupError
 from tests.eventually import wait_until
 
@@ -244,3 +244,40 @@ def test_a_small_log_stays(tmp_path: Path) -> None:
     child.bound_log()
 
     assert child.log_file.read_text() == "a line\n"
+
+
+def test_children_that_stop_together_are_all_asked_before_any_is_waited_for(tmp_path: Path) -> None:
+    asked = {name: tmp_path / f"{name}.asked" for name in ("one", "other")}
+    # Each one ends once both have been asked.
+    script = (
+        'trap \'touch "$1"; until [ -e "$2" ]; do sleep 0.05; done; exit 7\' TERM; '
+        'touch "$1.ready"; while :; do sleep 0.05; done'
+    )
+    children = [
+        Child(mine, ["sh", "-c", script, "sh", str(asked[mine]), str(asked[its])], tmp_path)
+        for mine, its in (("one", "other"), ("other", "one"))
+    ]
+    for child in children:
+        child.start()
+    wait_until(lambda: len(list(tmp_path.glob("*.ready"))) == 2)
+
+    stop_together(children, 60)
+
+    assert [child.exit_code for child in children] == [7, 7]
+    # Those that have never been started, or have ended before, are no matter.
+    stop_together([*children, Child("never", SLEEP, tmp_path)], 60)
+
+
+def test_children_that_do_not_end_together_are_killed(tmp_path: Path) -> None:
+    script = 'trap "" TERM; touch "$1"; while :; do sleep 0.05; done'
+    children = [
+        Child(name, ["sh", "-c", script, "sh", str(tmp_path / f"{name}.ready")], tmp_path)
+        for name in ("one", "other")
+    ]
+    for child in children:
+        child.start()
+    wait_until(lambda: len(list(tmp_path.glob("*.ready"))) == 2)
+
+    stop_together(children, 0.5)
+
+    assert [child.exit_code for child in children] == [-signal.SIGKILL, -signal.SIGKILL]

@@ -10,7 +10,13 @@ import pytest
 
 from cli.servers import free_port
 from shared.errors import NotFoundError, SetupError, TransientError
-from shared.storage import ChangedError, LoginRefusedError, Storage, StorageRefusedError
+from shared.storage import (
+    ChangedError,
+    LoginRefusedError,
+    ReadBytes,
+    Storage,
+    StorageRefusedError,
+)
 from tests.conftest import a_bucket, minio_client
 from tests.servers import S3
 
@@ -94,6 +100,55 @@ async def test_an_upload_of_one_huge_chunk_arrives_whole(storage: Storage) -> No
     await storage.upload("key", _chunks(body, len(body)))
 
     assert await _streamed(storage, "key") == hashlib.sha256(body).digest()
+
+
+@pytest.mark.parametrize("before", [0, 3 * _MIB, 9 * _MIB])
+async def test_s3_copies_what_an_upload_has_of_objects_that_are_there(
+    before: int, storage: Storage, s3: S3
+) -> None:
+    source = _noise(14 * _MIB)
+    stored = await storage.upload("parts/ö", _chunks(source, _MIB))
+    plain, small, end = _noise(before), _noise(2 * _MIB), _noise(1000)
+    held = ReadBytes.at(source[_MIB : 13 * _MIB], stored.key, stored.etag, _MIB)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield plain
+        yield held
+        yield ReadBytes.at(small, "gone", "e", 0)
+        for _ in range(5):
+            yield held
+        yield end
+
+    written = await storage.upload("key", chunks())
+
+    assert written == await storage.stat("key")
+    body = plain + held + small + 5 * held + end
+    assert await _streamed(storage, "key") == hashlib.sha256(body).digest()
+    assert _open_uploads(s3, storage.bucket) == []
+
+
+async def test_what_s3_copies_is_not_sent(storage: Storage) -> None:
+    source = _noise(9 * _MIB)
+    stored = await storage.put("parts/0", source)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield ReadBytes.at(bytes(len(source)), stored.key, stored.etag, 0)
+
+    await storage.upload("key", chunks())
+
+    assert await storage.get("key") == source
+
+
+async def test_an_upload_of_an_object_that_is_gone_leaves_nothing(storage: Storage, s3: S3) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for number in range(7):
+            yield ReadBytes.at(_noise(9 * _MIB), f"parts/{number}", "e", 0)
+
+    with pytest.raises(NotFoundError):
+        await storage.upload("key", chunks())
+
+    assert await storage.keys("") == []
+    assert _open_uploads(s3, storage.bucket) == []
 
 
 async def test_an_upload_replaces_what_is_there(storage: Storage) -> None:

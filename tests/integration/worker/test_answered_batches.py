@@ -14,8 +14,10 @@ from shared.catalog_file import load_catalog
 from shared.lifecycle import Status
 from shared.state import State
 from shared.storage import Storage
+from shared.submission.additions import close
 from tests.batches import JOB
 from tests.eventually import eventually
+from tests.integration.cli.yards import Yards
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, good, line, lines
 from tests.integration.worker.conftest import worker_settings
 from tests.servers import S3
@@ -31,8 +33,11 @@ _ROWS, _ROWS_A_SLICE = 9, 3
 class Fleet:
     """A lane whose engine must not be asked for, with a batch that has filled the cache."""
 
-    def __init__(self, yard: BatchYard, folder: Path, redis_url: str, s3: S3) -> None:
+    def __init__(
+        self, yard: BatchYard, cache: RowCache, folder: Path, redis_url: str, s3: S3
+    ) -> None:
         self.yard = yard
+        self._cache = cache
         self._settings = worker_settings(redis_url, s3, folder, claim_seconds=3600)
         self._catalog = load_catalog(folder / "catalog.yaml")
 
@@ -46,6 +51,16 @@ class Fleet:
         count = len(await self.yard.slices(batch_id))
         members = [f"{batch_id}:{index}" for index in range(count)]
         await self.yard.state.lanes.feed(_LANE, members)
+        return batch_id
+
+    async def open(self, body: bytes) -> str:
+        """The batch of a pipeline's stage with a cache, and these rows, ready for the lane job."""
+        yards = Yards(self.yard, self._catalog)
+        batch_id = await yards.open("stage", cache_seconds=_DAY)
+        record = await self.yard.state.batches.get(batch_id)
+        added = await yards.additions(self._cache).add(record, body)
+        count = added.batch.number("slices_total")
+        await self.yard.state.lanes.feed(_LANE, [f"{batch_id}:{index}" for index in range(count)])
         return batch_id
 
     @asynccontextmanager
@@ -105,7 +120,7 @@ async def fleet(
     first = await yard.plan(lines(_ROWS), cache_seconds=_DAY)
     await yard.run(first, lambda row: good(f"answer {row}"))
     await yard.finaliser.finish(first)
-    return Fleet(yard, tmp_path, redis_url, s3)
+    return Fleet(yard, cache, tmp_path, redis_url, s3)
 
 
 async def test_a_batch_that_is_answered_from_the_cache_ends_without_an_engine(
@@ -142,6 +157,25 @@ async def test_however_many_of_its_rows_wait_for_others_no_engine_is_wanted(
 
         await eventually(has_results)
         assert not wanted.is_set()
+
+
+async def test_rows_of_a_pipelines_stage_that_were_answered_want_no_engine(fleet: Fleet) -> None:
+    batch_id = await fleet.open(lines(_ROWS))
+    state = fleet.yard.state
+
+    async with fleet.lane_job() as wanted:
+
+        async def has_results() -> bool:
+            return (await state.batches.get(batch_id)).number("completed") == _ROWS
+
+        await eventually(has_results)
+        assert not wanted.is_set()
+
+    await close(state, fleet.yard.storage, batch_id)
+    await fleet.yard.finaliser.finish(batch_id)
+    record = await state.batches.get(batch_id)
+    assert record.status is Status.COMPLETED
+    assert (record.number("cached_rows"), record.number("input_tokens")) == (_ROWS, 0)
 
 
 async def test_a_row_that_is_not_in_the_cache_wants_the_engine(fleet: Fleet) -> None:

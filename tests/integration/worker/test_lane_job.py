@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,59 +48,101 @@ class _SilentEngine:
         pass
 
 
+class _QuickEngine:
+    """Answers at once."""
+
+    async def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
+        yield [(number, (200, b"{}")) for number in range(len(lines))]
+
+    async def withdraw(self, batch_id: str) -> None:
+        pass
+
+
 @dataclass
-class FullLaneJob:
-    """A lane job that has no room for more slices of its large batch."""
+class Stores:
+    """What a lane job needs besides its lane."""
+
+    state: State
+    storage: Storage
+    redis_url: str
+    s3: S3
+    folder: Path
+
+
+@dataclass
+class RunningLaneJob:
+    """A lane job that has a large batch."""
 
     yard: BatchYard
     batch_id: str
     task: "asyncio.Task[None]"
+    #: The lanes of the engines that were to be there, at each look.
+    looked: list[str]
 
     async def claimed(self, batch_id: str) -> int:
         return await self.yard.state.claims.inflight(batch_id)
 
 
 @pytest.fixture
-async def job(
+def stores(
     state: State,
     storage: Storage,
     redis_url: str,
     s3: S3,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[FullLaneJob]:
+) -> Stores:
+    # Nothing is noticed because some time has passed.
+    monkeypatch.setattr("worker.job._BEAT_SECONDS", 3600.0)
+    monkeypatch.setattr("worker.engine_keeper._LOOK_SECONDS", 0.2)
+    return Stores(state, storage, redis_url, s3, tmp_path)
+
+
+@asynccontextmanager
+async def running_lane_job(
+    stores: Stores, engine: Engine, *, slices: int
+) -> AsyncIterator[RunningLaneJob]:
+    """One with a batch of so many slices, whose waves never start."""
     from worker.job import LaneJob
     from worker.lane_engines import LaneEngines
 
-    class SilentEngines(LaneEngines):
+    looked: list[str] = []
+
+    class Engines(LaneEngines):
         async def ensure(self, engine: Lane) -> None:
             pass
+
+        async def restore(self, engine: Lane) -> bool:
+            looked.append(engine.name)
+            return False
 
         async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:
             return []
 
-        def client(self, engine: Lane) -> Engine:
-            return _SilentEngine()
+        def client(self, _: Lane) -> Engine:
+            return engine
 
         async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("worker.job._BEAT_SECONDS", 3600.0)
-    (tmp_path / "catalog.yaml").write_text(
+    state, storage = stores.state, stores.storage
+    (stores.folder / "catalog.yaml").write_text(
         CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 3}}")
     )
-    catalog = load_catalog(tmp_path / "catalog.yaml")
+    catalog = load_catalog(stores.folder / "catalog.yaml")
     yard = BatchYard(
         state,
         storage,
         a_planner(state, storage, catalog, rows=_ROWS_A_SLICE),
         Finaliser(state, storage, output_seconds=3600),
     )
-    batch_id = await yard.plan(lines(_LARGE))
-    await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(_CLAIMED + 1)])
+    batch_id = await yard.plan(lines(slices * _ROWS_A_SLICE))
+    await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(slices)])
     await state.lanes.open_job(LANE, "", JOB)
     settings = worker_settings(
-        redis_url, s3, tmp_path, direct_rows=_DIRECT_ROWS, claim_seconds=3600
+        stores.redis_url, stores.s3, stores.folder, direct_rows=_DIRECT_ROWS, claim_seconds=3600
     )
     running = LaneJob(
         state,
@@ -108,26 +151,33 @@ async def job(
         catalog=catalog,
         lane=catalog.lane_named(LANE),
         job=JOB,
-        engines_class=SilentEngines,
+        engines_class=Engines,
     )
-    full = FullLaneJob(yard, batch_id, asyncio.create_task(running.run()))
-
-    async def is_full() -> bool:
-        return await full.claimed(batch_id) == _CLAIMED
-
+    task = asyncio.create_task(running.run())
     try:
-        await eventually(is_full)
-        yield full
+        yield RunningLaneJob(yard, batch_id, task, looked)
     finally:
         # They would end with its process.
         left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left)
+        for one in left:
+            one.cancel()
+        await asyncio.wait([task, *left])
+
+
+@pytest.fixture
+async def job(stores: Stores) -> AsyncIterator[RunningLaneJob]:
+    """It has no room for more slices of its large batch."""
+    async with running_lane_job(stores, _SilentEngine(), slices=_CLAIMED + 1) as full:
+
+        async def is_full() -> bool:
+            return await full.claimed(full.batch_id) == _CLAIMED
+
+        await eventually(is_full)
+        yield full
 
 
 async def test_one_that_has_no_room_for_more_ends_at_once_when_another_has_its_place(
-    job: FullLaneJob,
+    job: RunningLaneJob,
 ) -> None:
     # It hears the bell: its beats, which would tell it, too, are hours apart.
     await job.yard.state.lanes.open_job(LANE, JOB, "another")
@@ -135,8 +185,15 @@ async def test_one_that_has_no_room_for_more_ends_at_once_when_another_has_its_p
     await asyncio.wait_for(job.task, timeout=60)
 
 
+async def test_while_it_has_work_it_looks_whether_its_engine_is_there(
+    job: RunningLaneJob,
+) -> None:
+    await eventually(lambda: len(job.looked) > 1)
+    assert set(job.looked) == {LANE}
+
+
 async def test_a_small_batch_starts_although_large_ones_have_all_the_room(
-    job: FullLaneJob,
+    job: RunningLaneJob,
 ) -> None:
     state = job.yard.state
     small = await job.yard.plan(lines(3))
@@ -151,7 +208,7 @@ async def test_a_small_batch_starts_although_large_ones_have_all_the_room(
 
 
 async def test_a_large_batch_starts_beside_the_waves_of_another_and_does_not_take_all(
-    job: FullLaneJob,
+    job: RunningLaneJob,
 ) -> None:
     state = job.yard.state
     large = await job.yard.plan(lines(_LARGE))
@@ -169,3 +226,20 @@ async def test_a_large_batch_starts_beside_the_waves_of_another_and_does_not_tak
 
     await eventually(small_has_started)
     assert await job.claimed(large) == 1
+
+
+@pytest.mark.parametrize("waves", [0, 2], ids=["no waves", "waves that never start"])
+async def test_room_is_filled_as_soon_as_a_slice_has_ended(
+    waves: int, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing but the end of a slice says that there is room for the next.
+    monkeypatch.setattr("worker.job._POLL_SECONDS", 3600.0)
+    monkeypatch.setattr("worker.lane_work._MAX_WAVES", waves)
+    slices = 30
+    async with running_lane_job(stores, _QuickEngine(), slices=slices) as job:
+
+        async def are_done() -> bool:
+            batch = (await stores.state.batches.get(job.batch_id)).to_openai()
+            return batch.request_counts.completed == slices * _ROWS_A_SLICE
+
+        await eventually(are_done)

@@ -1,4 +1,4 @@
-"""What a sink does when Ray runs it again, on real Redis and S3."""
+"""What becomes of a slice that is settled twice, because Ray runs its block again."""
 
 from shared.slices import Claim, SliceUsage
 from shared.state import State
@@ -9,7 +9,7 @@ from worker.rows import PartBody
 from worker.slice_io import settle
 
 
-async def test_a_sink_that_runs_again_with_other_answers_leaves_the_committed_part_alone(
+async def test_a_slice_that_runs_again_with_other_answers_leaves_the_committed_part_alone(
     state: State, storage: Storage
 ) -> None:
     [first, _] = await claimed(state)
@@ -23,7 +23,7 @@ async def test_a_sink_that_runs_again_with_other_answers_leaves_the_committed_pa
     assert (await state.batches.get(first.batch_id)).fields == before.fields
 
 
-async def test_a_sink_that_runs_again_before_its_commit_commits_what_it_has_written(
+async def test_a_slice_that_is_settled_again_before_its_commit_commits_what_was_written(
     state: State, storage: Storage
 ) -> None:
     [first, _] = await claimed(state)

@@ -1,10 +1,12 @@
 from pathlib import Path
 
+import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchyard.frames import of_arrow, of_file
+from batchyard.frames import of_arrow, of_file, of_pandas, of_polars
 from shared.errors import InvalidInputError
 
 
@@ -52,3 +54,46 @@ def test_a_file_that_is_something_else_is_named(tmp_path: Path, name: str) -> No
         of_file(path)
 
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"a,b\n1,2\n\n3\n", "line 4 has 1 values, and there are 2"),
+        (b"a,b\n1,2,3\n", "line 2 has 3 values"),
+        ("a\nä\n".encode("latin-1"), "it is not UTF-8"),
+        (b"a,b,a\n1,2,3\n", "two columns 'a'"),
+    ],
+)
+def test_what_is_wrong_with_a_csv_file_is_named(tmp_path: Path, text: bytes, words: str) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(text)
+
+    with pytest.raises(InvalidInputError, match=words):
+        of_file(path)
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["my text", "my text"]), "two columns 'my text'"),
+        (pd.DataFrame([[1, 2]], columns=["1", 1]), "two columns '1'"),
+        (pd.DataFrame({"a": [1], "my text": [object()]}), "column 'my text' has"),
+        (pd.DataFrame({"a": [1, 2], "my text": [1, "a secret"]}), "column 'my text' has"),
+        (pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}), "column 'a' has"),
+    ],
+)
+def test_a_column_that_cannot_be_sent_is_named(frame: pd.DataFrame, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words) as raised:
+        of_pandas(frame)
+
+    assert "secret" not in str(raised.value)
+
+
+def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="'a' has Python's own objects"):
+        of_polars(pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}))
+    with pytest.raises(InvalidInputError, match="a type that Arrow has not"):
+        of_polars(pl.DataFrame({"a": pl.Series([1], dtype=pl.Int128)}))
+    with pytest.raises(InvalidInputError, match="Parquet"):
+        of_polars(pl.DataFrame({"a": [{}]})).file(tmp_path)

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from batchyard.options import Options
-from batchyard.requests import Template, body_of, columns_of, schema_of
+from batchyard.options import Options, require_known
+from batchyard.requests import Template, body_of, columns_of, output_of, schema_of
 from shared.errors import InvalidInputError
 
 _SCHEMA = {"title": "The verdict!", "type": "object", "properties": {"label": {"type": "string"}}}
@@ -98,6 +98,7 @@ def test_columns_are_those_of_the_endpoint_and_the_schema() -> None:
 
 def test_columns_that_are_named_are_the_only_ones() -> None:
     assert columns_of({}, {"columns": {"said": "answer"}}) == {"said": "answer"}
+    assert columns_of({}, {"columns": "answer"}) == {"answer": "answer"}
     assert columns_of({}, {"columns": ["custom_id", "error"]}) == {
         "custom_id": "custom_id",
         "error": "error",
@@ -106,3 +107,22 @@ def test_columns_that_are_named_are_the_only_ones() -> None:
         columns_of({}, {"columns": ["answer.nothing"]})
     with pytest.raises(InvalidInputError, match="schema"):
         columns_of({}, {"schema": {"type": 5}})
+
+
+def test_a_row_is_asked_again_only_where_that_is_said() -> None:
+    assert "retries" not in output_of({}, {"schema": Verdict}, "parquet")
+    assert output_of({}, {"schema": Verdict, "retries": 2}, "parquet")["retries"] == 2
+    with pytest.raises(InvalidInputError, match="retries"):
+        output_of({}, {"schema": Verdict, "retries": 11}, "parquet")
+
+
+def test_rows_are_checked_by_a_column_that_says_what_failed() -> None:
+    columns_of({}, {"columns": ["answer"], "check": True})
+    columns_of({}, {"schema": Verdict, "columns": ["answer", "error_code"], "check": True})
+    with pytest.raises(InvalidInputError, match="needs the column 'error'"):
+        columns_of({}, {"schema": Verdict, "columns": ["answer"], "check": True})
+
+
+def test_a_field_of_requests_is_no_option() -> None:
+    with pytest.raises(InvalidInputError, match=r"'temperature'.*body"):
+        require_known({"model": "m", "temperature": 1})

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
 import pytest
 
 from batchyard.rows import Records, require_free, rows_of
@@ -47,11 +48,21 @@ def test_what_has_no_rows_is_refused(data: Any) -> None:
         rows_of(data)
 
 
-def test_a_value_that_is_no_json_is_named_by_its_row_and_not_shown(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="Row 1") as raised:
-        Records([{"n": 1}, {"n": {"a secret"}}]).file(tmp_path)
+@pytest.mark.parametrize("value", [{"a secret"}, float("nan"), "a secret \ud800"])
+def test_a_value_that_is_no_json_is_named_by_its_row_and_not_shown(
+    tmp_path: Path, value: object
+) -> None:
+    with pytest.raises(InvalidInputError, match="Row 1: the value of 'n'") as raised:
+        Records([{"n": 1}, {"id": 7, "n": value}]).file(tmp_path)
 
     assert "secret" not in str(raised.value)
+
+
+def test_a_table_of_a_derived_class_is_one() -> None:
+    class Posts(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
+        pass
+
+    assert rows_of(Posts({"text": ["a", "b"]})).count == 2
 
 
 def test_new_columns_replace_none() -> None:

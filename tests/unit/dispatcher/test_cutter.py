@@ -117,7 +117,7 @@ def test_every_row_is_in_one_slice_whose_copy_has_its_very_lines(
         assert one.pick(split(body[one.start : one.end])) == wanted
         if one.copy is not None:
             assert split(copies[one.copy.name][one.copy.start : one.copy.end]) == wanted
-            assert one.bytes_read <= slice_bytes or one.rows == 1
+            assert one.copy.end - one.copy.start <= slice_bytes or one.rows == 1
     # A stretch is a run of slices, and its rows come after those of the stretch before it.
     for before, one in pairwise(slices):
         if before.first_row != one.first_row:

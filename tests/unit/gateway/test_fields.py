@@ -13,6 +13,7 @@ from gateway.fields import (
 )
 from gateway.file_rules import ExpiresAfter
 from shared.errors import InvalidInputError
+from shared.pipeline.declaration import Declaration
 
 #: No time limit: a busy machine is not the code's fault.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -113,3 +114,12 @@ def test_a_whole_number_is_an_integer_as_in_json_schema() -> None:
     assert parsed(body % b"7.0", CreateBatch).priority == 7
     with pytest.raises(InvalidInputError, match="expected an integer, but got a decimal"):
         parsed(body % b"7.5", CreateBatch)
+
+
+def test_a_rule_of_ours_is_told_in_our_words() -> None:
+    body = b'{"input":{"columns":["text"]},"stages":[{"filter":"text"}]}'
+
+    with pytest.raises(InvalidInputError) as refused:
+        parsed(body, Declaration)
+
+    assert str(refused.value) == ("Invalid value for 'input': name either 'objects' or 'file_id'.")

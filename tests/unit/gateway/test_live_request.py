@@ -1,3 +1,4 @@
+import base64
 from typing import Any
 
 import pytest
@@ -49,6 +50,16 @@ def test_a_call_counts_its_prompt_and_the_most_that_its_answers_may_have(
     fields: dict[str, Any], least: int, most: int
 ) -> None:
     assert least <= read(**fields).tokens <= most
+
+
+def test_a_picture_counts_as_in_rows_of_batches() -> None:
+    """Not by the characters of its base64."""
+    head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (280).to_bytes(4) + (560).to_bytes(4)
+    url = f"data:image/png;base64,{base64.b64encode(head + bytes(100_000)).decode()}"
+    says = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+
+    # 10 by 20 parts of 28 pixels.
+    assert 210 <= read(messages=says, max_tokens=10).tokens <= 250
 
 
 def test_vectors_have_no_answer_that_counts() -> None:

@@ -199,6 +199,21 @@ def test_pictures_count_by_their_pixels_and_never_as_text(folder: Path, tmp_path
     assert known.context_length().rows_checked == 0
 
 
+def test_videos_count_by_their_bytes_as_an_estimate(folder: Path) -> None:
+    here = "data:video/mp4;base64," + base64.b64encode(b"x" * 512 * 300).decode()
+    tally = Tally(every=1)
+
+    tally.add(
+        _rows(*(_seen(url, "video_url") for url in (here, "s3://acme/a.mp4")), url=_CHAT),
+        _counter(folder, 9000),
+    )
+
+    # What is elsewhere is not looked at.
+    assert 0 < tally.tokens().input - 300 - 1024 < 100
+    assert tally.tokens().is_estimate
+    assert tally.context_length().rows_checked == 0
+
+
 def test_only_the_first_thousand_long_rows_are_listed(folder: Path) -> None:
     tally = Tally(every=1)
 
@@ -228,8 +243,8 @@ def _body(prompt: object, name: str = "prompt", **more: Any) -> dict[str, Any]:
     return {"model": "m", name: prompt, **more}
 
 
-def _seen(url: str) -> dict[str, Any]:
-    part = {"type": "image_url", "image_url": {"url": url}}
+def _seen(url: str, kind: str = "image_url") -> dict[str, Any]:
+    part = {"type": kind, kind: {"url": url}}
     return {"model": "m", "messages": [{"role": "user", "content": [part]}]}
 
 

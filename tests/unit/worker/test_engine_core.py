@@ -1,5 +1,6 @@
 """What vLLM's core is told with each sequence; a class of this file stands for vLLM's client."""
 
+import asyncio
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ class Core:
 
     def __init__(self) -> None:
         self.added: list[Any] = []
+        self.utility_results: dict[int, asyncio.Future[Any]] = {}
 
     async def add_request_async(self, request: Any) -> None:
         self.added.append(request)
@@ -85,3 +87,14 @@ async def test_an_engine_without_live_calls_is_told_nothing() -> None:
     live, row = await told(entrance)
 
     assert live.trace_headers == row.trace_headers == {"traceparent": "00-1"}
+
+
+async def test_whoever_has_asked_a_core_something_learns_that_it_is_dead() -> None:
+    core = Core()
+    asked = core.utility_results[1] = asyncio.get_running_loop().create_future()
+    attend(core, Entrance(Capacity(4, 0, 0.0)), Progress(60), CoreMeter())
+
+    with pytest.raises(NotImplementedError):
+        await core.get_output_async()
+
+    assert isinstance(asked.exception(), NotImplementedError)

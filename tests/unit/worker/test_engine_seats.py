@@ -1,8 +1,12 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine_seats import (
+    CROWD_TOKENS,
+    LEAST_PROMPT_TOKENS,
     QUIET_PROMPT_TOKENS,
     STEPS_OF_PROMPTS,
     STEPS_OF_VECTORS,
@@ -205,6 +209,95 @@ def test_a_crowd_begins_step_by_step(is_one_step: bool) -> None:
     assert seated(seats) == [f"{number}" for number in range(steps)]
     seats.note(None, [StepOutput("0", 1, is_last=is_one_step)])
     assert seated(seats) == [f"{steps}"]
+
+
+_SEATS = 256
+
+
+def an_engine_after_rows(*, prompt: int, answer: int) -> Seats:
+    """It has run a row for each of its seats, and has none now."""
+    seats = Seats(Capacity(_SEATS, SPARE, spare_kv=0, step_tokens=8192))
+    for number in range(_SEATS):
+        seats.ask(sequence(f"before-{number}", rank=number, prompt=prompt))
+        assert len(seated(seats)) == 1
+        seats.note(None, [StepOutput(f"before-{number}", answer, is_last=True)])
+    return seats
+
+
+def tokens_at_a_time(seats: Seats, prompt: int) -> int:
+    """Of a crowd that comes now."""
+    for number in range(_SEATS):
+        seats.ask(sequence(f"{number}", rank=number, prompt=prompt))
+    return prompt * len(seated(seats))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "most"),
+    [
+        # A step needs 128 tokens, and 512.
+        (64, 128, CROWD_TOKENS),
+        (256, 128, CROWD_TOKENS),
+        # 1,024, and 8,192.
+        (256, 64, 4 * 1024),
+        (256, 8, STEPS_OF_PROMPTS * 8192),
+    ],
+)
+def test_of_a_crowd_begins_what_keeps_the_seats_full_as_soon_as_that_is_known(
+    prompt: int, answer: int, most: int
+) -> None:
+    seats = an_engine_after_rows(prompt=prompt, answer=answer)
+
+    assert tokens_at_a_time(seats, prompt) == most
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "most"),
+    [
+        # A step needs 32 tokens, 192, and 1,024.
+        (16, 128, LEAST_PROMPT_TOKENS),
+        (96, 128, 2 * 192),
+        (256, 64, QUIET_PROMPT_TOKENS),
+    ],
+)
+def test_beside_a_small_batch_begin_no_more_prompts_than_keep_the_seats_full(
+    prompt: int, answer: int, most: int
+) -> None:
+    seats = an_engine_after_rows(prompt=prompt, answer=answer)
+    seats.ask(sequence("small", is_spare=True, prompt=0))
+    assert seated(seats) == ["small"]
+
+    assert tokens_at_a_time(seats, prompt) == most
+
+
+def test_a_crowd_of_small_batches_does_not_wait_for_one_of_them() -> None:
+    seats = an_engine_after_rows(prompt=96, answer=128)
+    seats.ask(sequence("small", is_spare=True, prompt=0))
+    assert seated(seats) == ["small"]
+    for number in range(_SEATS):
+        seats.ask(sequence(f"{number}", rank=number - _SEATS, prompt=96))
+
+    assert len(seated(seats)) == CROWD_TOKENS // 96
+
+
+def test_beside_live_calls_begin_a_few_more() -> None:
+    seats = an_engine_after_rows(prompt=96, answer=128)
+    seats.yield_to_live(limit=_SEATS, reserve=0, is_live_near=True)
+
+    assert tokens_at_a_time(seats, 96) == 3 * 192
+
+
+def test_a_step_beside_live_calls_has_a_little_more_than_keeps_the_seats_full() -> None:
+    # It needs 192 tokens.
+    seats = an_engine_after_rows(prompt=96, answer=128)
+    assert seats.step_tokens == 1.25 * 192
+
+    # Of a fourth of the seats.
+    seats.yield_to_live(limit=_SEATS // 4, reserve=0)
+    assert seats.step_tokens == 128
+
+
+def test_as_long_as_no_answer_is_known_nothing_is_said_about_a_step() -> None:
+    assert Seats(CAPACITY).step_tokens == math.inf
 
 
 def test_of_a_crowd_only_what_is_not_cached_counts() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from shared.catalog import Model
-from worker.engine_sizes import rows_at_once
+from worker.engine_sizes import mappers_of_wave, rows_at_once
 
 
 @pytest.mark.parametrize(("engine", "seats"), [({}, 256), ({"max_num_seqs": 8}, 8)])
@@ -11,3 +11,12 @@ def test_the_plan_knows_how_many_rows_an_engine_computes_at_once(
     model = Model(name="m", pools=("gpu",), engine=engine)
 
     assert model.seats == rows_at_once(model) == seats
+
+
+@pytest.mark.parametrize(
+    ("processors", "asked", "mappers"), [(2, None, 1), (8, None, 2), (64, None, 2), (2, 4, 4)]
+)
+def test_a_wave_has_two_processes_on_a_large_machine_unless_the_settings_say_otherwise(
+    processors: int, asked: int | None, mappers: int
+) -> None:
+    assert mappers_of_wave(processors, asked) == mappers

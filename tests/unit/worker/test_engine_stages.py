@@ -1,6 +1,10 @@
 """What vLLM's own lines say of a start; they are those of vLLM 0.29."""
 
+import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -79,3 +83,58 @@ def test_a_clock_begins_where_its_process_did_and_gives_each_second_once() -> No
     assert 0.1 <= stages["server"] < 10
     assert first is not None
     assert clock.start.first_row_seconds == first
+
+
+def test_the_stages_of_a_restart_stand_beside_those_of_the_start() -> None:
+    clock = StageClock()
+    clock.end("process")
+    clock.note_row(time.monotonic())
+    assert clock.has_answered
+    before = clock.start
+
+    clock.begin_again()
+    assert not clock.has_answered
+    clock.end("configuration")
+    clock.begin_again()
+    clock.end("core")
+
+    again = clock.start
+    assert (again.stages, again.first_row_seconds) == (before.stages, before.first_row_seconds)
+    assert list(again.last_restart_stages) == ["core"]
+    assert (before.restarts, again.restarts) == (0, 2)
+
+
+#: Tells by a pipe how much of its log, which is its output, it takes for its own at three times.
+WRITER = """
+import json, os, sys
+from worker.engine_stages import StageClock
+
+def told():
+    text = "".join(clock.written())
+    return [len(text), text[-20:]]
+
+clock = StageClock()
+os.truncate("/proc/self/fd/1", 64 * 1024 * 1024)
+os.write(1, b"dies of this\\n")
+found = [told()]
+clock.begin_again()
+os.write(1, b"next start\\n")
+found.append(told())
+os.truncate("/proc/self/fd/1", 0)
+os.write(1, b"turned\\n")
+found.append(told())
+sys.stderr.write(json.dumps(found))
+"""
+
+
+def test_of_a_log_of_weeks_only_the_end_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("ab") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", WRITER], stdout=log, stderr=subprocess.PIPE, check=True
+        )
+
+    (length, end), after, turned = json.loads(done.stderr)
+    assert end.endswith("dies of this\n")
+    assert length == 4 * 1024 * 1024
+    assert after == [11, "next start\n"]
+    assert turned == [7, "turned\n"]

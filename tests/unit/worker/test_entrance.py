@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shared.ordering.work import Work
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, WithdrawnError
-from worker.live_control import Goals, Yielding
+from worker.live_control import MOST_PROMPT_TOKENS, Goals, Yielding
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
 SEATS = 2
@@ -60,6 +60,19 @@ async def test_no_more_sequences_are_in_vllm_than_there_are_seats() -> None:
         await asyncio.gather(*rows)
     assert len(core.ids) == 6
     assert entrance.seated == 0
+
+
+async def test_a_step_beside_live_calls_has_no_more_prompts_than_the_seats_need() -> None:
+    seats = 256
+    capacity = Capacity(seats, 0, spare_kv=0, step_tokens=8192, live_seats=1)
+    entrance = Entrance(capacity, lambda: 0.0, goals=Goals(ttft=1.0, tpot=0.1))
+    assert entrance.step_prompt_tokens == MOST_PROMPT_TOKENS
+
+    async with entrance.entered(WORK):
+        await entrance.seat("row", prompt_tokens=96, max_tokens=128)
+        entrance.note(0.0, [StepOutput("row", 128, is_last=True)])
+
+    assert entrance.step_prompt_tokens == 1.25 * seats * 96 / 128
 
 
 async def test_what_vllm_aborts_leaves_its_seat() -> None:

@@ -109,6 +109,48 @@ def test_a_batch_has_its_turn_in_a_wave_from_the_first_slice_that_it_settles() -
     assert load.have_turns() == {"batch_1"}
 
 
+def test_what_waits_for_a_wave_to_start_may_run_directly_the_last_slices_first() -> None:
+    load = _load(rows_at_once=16)
+    wave = [_claim(index, 30) for index in range(4)]
+    load.hold(wave)
+    load.begin_wave(wave)
+    assert load.free_direct_rows() == 64
+
+    assert load.waiting_in_waves() == wave[:1:-1]
+    load.begin_put_back(wave[3:])
+    load.end_put_back(wave[3:], wave[3:])
+    assert load.waiting_in_waves() == [wave[2], wave[1]]
+    assert wave[3] not in load.claims
+
+
+def test_a_wave_that_has_begun_keeps_its_slices() -> None:
+    load = _load(rows_at_once=16)
+    wave = [_claim(index, 30) for index in range(4)]
+    load.hold(wave)
+    load.begin_wave(wave)
+    load.begin_put_back(wave[2:])
+    load.end_put_back(wave[2:], wave[3:])
+
+    load.drop(wave[2])
+
+    assert load.waiting_in_waves() == []
+
+
+def test_a_wave_has_not_begun_because_nobody_said_that_its_slices_were_put_back() -> None:
+    load = _load(rows_at_once=16)
+    wave = [_claim(index, 30) for index in range(4)]
+    load.hold(wave)
+    load.begin_wave(wave)
+
+    load.begin_put_back(load.waiting_in_waves())
+    # They are found lost when the claims are renewed.
+    load.drop(wave[3])
+    load.drop(wave[2])
+
+    assert load.waiting_in_waves() == [wave[1], wave[0]]
+    assert load.free_direct_rows() == 64
+
+
 def test_waves_that_are_almost_done_let_the_next_ones_start() -> None:
     load = _load()
     waves = [[_claim(index, 256, batch) for index in range(4)] for batch in ("batch_1", "batch_2")]
@@ -129,6 +171,13 @@ def test_a_wave_fills_its_time_and_never_less_than_four_engines() -> None:
 
     assert load.wave_rows(1000) == 30_000
     assert load.wave_rows(0) == 400
+
+
+def test_a_wave_is_not_started_for_what_would_be_done_soon() -> None:
+    load = _load(rows_at_once=100)
+
+    assert load.least_wave_rows(0) == 100
+    assert load.least_wave_rows(1000) == 7_500
 
 
 def test_a_claim_is_held_until_it_is_dropped_once() -> None:

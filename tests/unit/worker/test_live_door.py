@@ -1,6 +1,27 @@
+import asyncio
+import json
 import socket
 
-from tests.live_replica import a_door
+import httpx
+
+from shared.doors import SALT_HEADER, TENANT_HEADER
+from tests.eventually import eventually
+from tests.live_replica import ANSWER, ENDLESS, WAIT, Replica, a_door, a_replica
+
+CHAT = "/v1/chat/completions"
+
+
+def headers(replica: Replica) -> dict[str, str]:
+    return {
+        "authorization": f"Bearer {replica.door.token}",
+        TENANT_HEADER.decode(): "acme",
+        SALT_HEADER.decode(): "salt",
+        "x-request-id": f"call-{len(replica.app.bodies)}",
+    }
+
+
+def body(says: str, *, stream: bool) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": says}], "stream": stream}).encode()
 
 
 async def test_doors_that_open_at_the_same_time_have_ports_of_their_own() -> None:
@@ -17,3 +38,30 @@ async def test_doors_that_open_at_the_same_time_have_ports_of_their_own() -> Non
     finally:
         await one.close()
         await other.close()
+
+
+async def test_a_client_that_does_not_read_holds_no_call_of_a_dead_core() -> None:
+    async with a_replica() as replica:
+        text = body(ENDLESS, stream=True)
+        told = {**headers(replica), "content-length": str(len(text))}
+        head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        _, writer = await asyncio.open_connection(replica.door.host, replica.door.port, limit=1)
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: door\r\n{head}\r\n".encode() + text)
+        url = f"http://{replica.door.host}:{replica.door.port}{CHAT}"
+        async with httpx.AsyncClient(timeout=60) as client:
+            await eventually(lambda: replica.entrance.seated == 1)
+            other = asyncio.create_task(
+                client.post(url, content=body(WAIT, stream=False), headers=headers(replica))
+            )
+            await eventually(lambda: replica.entrance.seated == 2)
+            replica.client.errored = True
+
+            ending = asyncio.create_task(replica.calls.end_dead(1.0))
+            replica.app.may_end.set()
+
+            # Who reads has its answer.
+            assert (await other).content == ANSWER
+            await asyncio.wait_for(ending, 60)
+        assert replica.calls.running == 0
+        assert replica.entrance.seated == 0
+        writer.close()

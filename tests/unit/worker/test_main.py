@@ -30,3 +30,11 @@ def test_a_check_knows_all_its_options(capsys: pytest.CaptureFixture[str]) -> No
         read_arguments(["check", "catalog.yaml", "--from-the-future"])
 
     assert "--from-the-future" in capsys.readouterr().err
+
+
+def test_a_tuning_is_told_its_rows_and_its_time() -> None:
+    words = ["tune", "chat", "--catalog", "c.yaml", "--rows", "r.jsonl", "--minutes", "1.5"]
+
+    arguments, _ = read_arguments(words)
+
+    assert (arguments.model, arguments.minutes, arguments.pool) == ("chat", 1.5, None)

@@ -52,6 +52,15 @@ def _chats(*letters: str) -> bytes:
     )
 
 
+def test_long_rows_are_in_groups_of_a_mebibyte_or_alone() -> None:
+    lengths = (400_000, 500_000, 300_000, 2_000_000, 10)
+    lines = b"\n".join(b'{"custom_id": "%s"}' % (b"x" * length) for length in lengths)
+
+    chunks = _run(lines=lines).chunks(64)
+
+    assert chunks == [[0, 1], [2], [3], [4]]
+
+
 def _names(body: PartBody) -> list[str]:
     return [json.loads(line)["custom_id"] for line in (body.output + body.error).splitlines()]
 

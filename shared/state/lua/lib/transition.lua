@@ -82,7 +82,10 @@ local function transition(id, event, fields, pin)
     end
     redis.call('ZADD', ns .. 'endings', int(at), id)
     redis.call('ZADD', ns .. 'leaving', now, id)
-    if not is_silent then notify_webhooks(id, 'batch.' .. row.target, at) end
+    if not is_silent then
+    local told = redis.call('HMGET', batch_key(id), 'tenant', 'sequence', 'traceparent')
+    notify_webhooks(told[1], id, 'batch.' .. row.target, at, told[2], told[3] or '')
+  end
   end
   -- The results of a failed batch can be read as long as the places of its parts are known.
   if row.target == 'failed' and redis.call('HEXISTS', key, 'plan') == 1 then

@@ -55,6 +55,13 @@ async def _table(rows: list[dict[str, Any]], **changes: Any) -> pa.Table:
         ([{}, {}], pa.string()),
         ([2**70, 1], pa.string()),
         ([[1], [2.5]], pa.list_(pa.float64())),
+        ([2**60 + 1, 0.5], pa.string()),
+        ([{"n": [2**60 + 1]}, {"n": [0.5]}], pa.string()),
+        ([{f"key-{n}": n for n in range(150)}, {f"key{n}": n for n in range(60)}], pa.string()),
+        (
+            [{"id": 2**60 + 1, "x": 1}, {"id": 1, "x": 0.5}],
+            pa.struct([("id", pa.int64()), ("x", pa.float64())]),
+        ),
         ([{"a": 1}, {"b": "x"}], pa.struct([("a", pa.int64()), ("b", pa.string())])),
     ],
 )
@@ -71,6 +78,35 @@ async def test_a_column_has_the_type_that_its_values_have_in_common(
     if pa.types.is_string(type_):
         given = [one if one is None or isinstance(one, str) else _json(one) for one in values]
         assert (found[0], found[-1]) == (given[0], given[1])
+
+
+async def test_a_long_integer_is_rounded_where_a_schema_wants_a_fraction() -> None:
+    number = Shape("number")
+    shapes = {
+        "one": number,
+        "some": Shape("list", items=number),
+        "deep": Shape("object", fields={"n": number, "id": Shape("integer")}),
+    }
+    odd = 2**60 + 1
+    rows: list[dict[str, Any]] = [
+        {"one": odd, "some": [odd, 1], "deep": {"n": odd, "id": odd}},
+        {"one": 10**400, "some": None, "deep": None},
+    ]
+
+    table = await _table(rows, shapes=shapes)
+
+    assert table["one"].to_pylist() == [2.0**60, float("inf")]
+    assert table["some"].to_pylist() == [[2.0**60, 1.0], None]
+    assert table["deep"].to_pylist() == [{"n": 2.0**60, "id": odd}, None]
+
+
+async def test_rows_with_ever_other_keys_take_no_more_memory() -> None:
+    rows = [{"map": {f"{row}-{n}": n for n in range(50)}} for row in range(4000)]
+
+    table = await _table(rows)
+
+    assert table.schema.field("map").type == pa.string()
+    assert table["map"][-1].as_py().startswith('{"3999-0":0,')
 
 
 async def test_what_is_known_of_a_column_decides_its_type() -> None:

@@ -106,6 +106,7 @@ async def test_what_a_replica_has_counted_is_added_once_however_often_it_is_told
     totals = {one.what: one.number for one in counted.totals}
     assert (totals["gpu_live"], totals["preemptions"]) == (12 + 5, 4 + 1)
     assert (totals["prefix_queries"], totals["prefix_hits"]) == (20, 12)
+    assert (totals["computed_tokens"], totals["recomputed_tokens"]) == (60, 14)
     assert sorted(counted.replicas[LANE], key=lambda one: one.replica) == [other, later]
     [today] = await state.engines.seconds(int(time.time()) // 86_400)
     assert today.live == 17

@@ -765,6 +765,37 @@ async def test_a_pause_takes_back_what_has_not_begun_and_nothing_else(state: Sta
     assert await state.claims.inflight(batch_id) == 0
 
 
+async def test_what_has_not_begun_is_put_back_and_may_be_claimed_again(state: State) -> None:
+    batch_id = await in_progress(state, slices=3)
+    await feed(state, batch_id, slices=3)
+    begun, *waiting = claims = await claim(state, slices=3, begun=False)
+    assert await state.claims.begin([begun]) == [True]
+
+    assert await state.claims.put_back(claims) == waiting
+
+    assert await state.claims.inflight(batch_id) == 1
+    again = await claim(state, slices=3, begun=True)
+    assert [one.index for one in again] == [one.index for one in waiting]
+    # Whoever held them begins them in vain, and gives nothing of the new claims back.
+    assert await state.claims.begin(claims) == [True, False, False]
+    assert await state.claims.inflight(batch_id) == 3
+
+
+async def test_what_was_put_back_is_named_again_to_whoever_missed_the_answer(state: State) -> None:
+    batch_id = await in_progress(state, slices=3)
+    await feed(state, batch_id, slices=3)
+    first, *others = claims = await claim(state, slices=3, begun=False)
+
+    assert await state.claims.put_back(claims) == claims
+    assert await state.claims.put_back(claims) == claims
+    # Neither is that of a new claim given back, nor is a slice named that has its part.
+    [again] = await claim(state, slices=1, begun=False)
+    assert await state.claims.put_back([first]) == [first]
+    assert await state.claims.inflight(batch_id) == 1
+    await state.claims.commit(again, part(again))
+    assert await state.claims.put_back([again, *others]) == others
+
+
 async def test_a_slice_of_a_batch_that_stopped_does_not_begin_and_goes_back(state: State) -> None:
     await feed(state, *[await in_progress(state, slices=1) for _ in "123"], slices=1)
     paused, cancelled, running = await claim(state, slices=3, begun=False)

@@ -52,6 +52,10 @@ def test_the_stages_of_a_start_are_a_line_without_the_shortest_ones() -> None:
     assert last_start(ENGINE) == line
     assert last_start({**ENGINE, "first_row_seconds": 0.75}) == f"{line}; first row 0.8 s"
     assert last_start({**ENGINE, "last_start_stages": {}}) == ""
+    again = {"configuration": 1.0, "core": 0.01, "weights": 3.5}
+    assert last_start({**ENGINE, "last_restart_stages": again}) == (
+        f"{line}; last restart of its core 4.5 s: configuration 1.0, weights 3.5"
+    )
 
 
 def test_an_engine_that_does_not_start_says_why() -> None:

@@ -84,6 +84,21 @@ async def test_each_attribute_is_a_header_besides() -> None:
     assert message.headers == {f"cloudEvents_{name}": text for name, text in attributes.items()}
 
 
+async def test_the_end_of_a_pipeline_has_the_same_envelope() -> None:
+    name = f"pipeline_{1:032x}"
+    snapshot = json.dumps({"id": name, "tenant": "acme", "status": "expired"})
+    fields = {"type": "pipeline.expired", "sequence": "1", "at_ms": f"{AT}000"}
+    end = Entry("1-0", {**fields, "snapshot": snapshot, "pipeline": '{"id": "it", "rows": 3}'})
+
+    message = await EventMessages().of(end)
+
+    event = json.loads(message.body)
+    assert (event["id"], event["sequence"]) == (f"evt_{name}_00000001", "00000001")
+    assert (event["source"], event["subject"]) == (f"/tenants/acme/pipelines/{name}", name)
+    assert event["data"] == {"id": "it", "rows": 3}
+    assert message.routing_key == f"pipeline.expired.acme.{name}"
+
+
 @pytest.mark.parametrize(
     ("tenants", "is_binary"), [((), False), (("globex",), False), (("acme",), True), (("*",), True)]
 )

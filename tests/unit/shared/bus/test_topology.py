@@ -177,6 +177,7 @@ def test_a_tenant_may_write_nothing_else(key: str) -> None:
         "batch.*.acme.*",
         "batch.*.acme.#",
         "batch.in_progress.acme.*",
+        "pipeline.*.acme.*",
         "request.quarantined.acme.*",
     ],
 )
@@ -198,6 +199,7 @@ def test_a_tenant_that_is_trusted_may_bind_to_its_own_events(key: str) -> None:
         "*.*.acme.*",
         "batch.*.acme",
         "batch.*.acme2.*",
+        "pipeline.*.globex.*",
     ],
 )
 def test_a_tenant_may_bind_to_nothing_else(key: str) -> None:
@@ -291,7 +293,10 @@ def test_logins_are_users_with_their_rights_and_queues_and_nothing_else() -> Non
         assert made.pop(section) == whole[section]
     assert {queue["name"] for queue in made.pop("queues")} == {"sub.acme.main", "reply.acme.main"}
     assert [one["name"] for one in made.pop("policies")] == ["batch-tenant-expiry-globex"]
-    assert [one["routing_key"] for one in made.pop("bindings")] == ["batch.*.acme.*"]
+    assert [one["routing_key"] for one in made.pop("bindings")] == [
+        "batch.*.acme.*",
+        "pipeline.*.acme.*",
+    ]
     assert made == {}
 
 

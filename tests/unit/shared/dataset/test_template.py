@@ -1,4 +1,6 @@
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -44,6 +46,15 @@ def test_a_missing_value_is_an_empty_text_inside_of_a_text() -> None:
     assert rendered({"a": "<{{ x }}>"}, x=None) == {"a": "<>"}
 
 
+def test_bytes_and_times_have_one_form_in_json_and_bytes_in_texts() -> None:
+    values = {"b": b"\xff", "at": datetime(2026, 1, 2, tzinfo=UTC), "n": Decimal("1.10")}
+    made = {"b": "/w==", "at": "2026-01-02T00:00:00Z", "n": "1.10"}
+
+    assert rendered({"a": "<{{ x.b }}>"}, x=values) == {"a": "</w==>"}
+    assert rendered({"a": "{{ x }}"}, x=values) == {"a": made}
+    assert json.loads(rendered({"a": "{{ x|tojson }}"}, x=values)["a"]) == made
+
+
 def test_the_columns_that_a_template_names_are_known() -> None:
     template = RowTemplate(
         {"a": "{% for w in words %}{{ w }}{{ n }}{% endfor %}", "b": "{{ c.d }}"}
@@ -77,6 +88,8 @@ def test_a_template_reaches_nothing_but_its_row(text: str) -> None:
         ("{{ x|int + 'a' }}", "TypeError"),
         ("{{ x|tojson|unknown }}", "unknown"),
         ("{{ [].b.c }}", "not defined"),
+        ("{{ x }} {{ other }}", "the row has no 'other'"),
+        ("{{ other }}", "the row has no 'other'"),
     ],
 )
 def test_an_error_names_its_place_and_no_value(text: str, reason: str) -> None:

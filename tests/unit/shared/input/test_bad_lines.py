@@ -42,6 +42,7 @@ BAD: list[tuple[bytes, str, str | None]] = [
     (_line("none", body={"messages": []}), "invalid_request", "none"),
     (_line("empty", body={"model": "m"}), "invalid_request", "empty"),
     (_line("nobody", body={"model": "nobody", "messages": []}), "model_not_found", "nobody"),
+    (_line("half", body={"model": "m\ud800", "messages": []}), "model_not_found", "half"),
     (_line("other", body={"model": "other", "messages": []}), "mismatched_model", "other"),
     (_line("e", body={"model": "e", "messages": []}), "model_not_found", "e"),
 ]

@@ -69,3 +69,6 @@ def test_an_input_tells_each_field_once_with_its_requests_and_their_first_line()
         ("ignored_field", "'response_format.x' "),
     ]
     assert check.warnings[0].message.endswith("Requests that have it: 2. The first is in line 71.")
+    assert [(one.code, one.message[:53]) for one in check.refusals] == [
+        ("refused_request", "Requests that get an error for 'no_such_field': 1. Th"),
+    ]

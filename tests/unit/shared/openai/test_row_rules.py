@@ -124,6 +124,13 @@ def test_who_says_in_any_way_that_nothing_be_streamed_gets_an_answer(value: obje
     assert DEFAULT_RULES.refusal(CHAT, {**GOOD[CHAT], "stream": value}) is None
 
 
+def test_who_takes_an_argument_of_the_sdk_for_a_field_is_told_so() -> None:
+    found = DEFAULT_RULES.refusal(CHAT, {**GOOD[CHAT], "extra_body": {"top_k": 1}})
+
+    assert found is not None
+    assert (found.param, "beside the other fields" in found.message) == ("extra_body", True)
+
+
 @pytest.mark.parametrize("name", FORMER_NAMES)
 def test_a_former_name_is_refused_with_the_new_one(name: str) -> None:
     new = FORMER_NAMES[name]

@@ -8,7 +8,8 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from shared.openai.webhooks import (
-    EVENT_TYPES,
+    BATCH_EVENT_TYPES,
+    PIPELINE_EVENT_TYPES,
     WebhookEndpoint,
     WebhookEvent,
     WebhookEventData,
@@ -37,7 +38,7 @@ def test_the_body_is_openais_event() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", EVENT_TYPES)
+@pytest.mark.parametrize("kind", BATCH_EVENT_TYPES)
 def test_openais_sdk_accepts_what_we_sign(kind: str) -> None:
     secret, event = new_secret(), EVENT.model_copy(update={"type": kind})
     body = event.to_bytes()
@@ -47,6 +48,16 @@ def test_openais_sdk_accepts_what_we_sign(kind: str) -> None:
     assert (unwrapped.type, unwrapped.data.id) == (kind, "b")
     words = kind.split(".")[1].capitalize()
     assert type(unwrapped).__name__ == f"Batch{words}WebhookEvent"
+
+
+@pytest.mark.parametrize("kind", PIPELINE_EVENT_TYPES)
+def test_openais_sdk_verifies_ends_of_pipelines_and_knows_only_their_type(kind: str) -> None:
+    secret, event = new_secret(), EVENT.model_copy(update={"type": kind})
+    body = event.to_bytes()
+
+    unwrapped = _unwrap(body, headers("wh_1", int(time.time()), body, [secret]), secret)
+
+    assert (unwrapped.type, unwrapped.data.id) == (kind, "b")
 
 
 def test_an_independent_verifier_accepts_what_we_sign(standardwebhooks: Any) -> None:

@@ -372,6 +372,16 @@ def test_one_row_of_each_kind_is_tried_before_the_end_of_a_batch_is_put_in_order
     assert len(set(order[4:13])) == 1
 
 
+def test_of_many_kinds_each_is_tried_before_the_second_row_of_any() -> None:
+    kinds = 100
+    made = line(*(work("a", n, kind=n // 10) for n in range(10 * kinds)))
+    made.complete("a")
+
+    order = [made.pop(NOW)[0].kind for _ in range(kinds)]
+
+    assert sorted(order) == list(range(kinds))
+
+
 def test_lengths_that_are_learned_late_still_change_the_end_of_a_batch() -> None:
     made = line(*(work("a", n, kind=n % 2) for n in range(200)))
     made.complete("a")

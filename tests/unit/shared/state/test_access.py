@@ -11,7 +11,7 @@ _ROOT = Path(__file__).parents[4]
 #: What the lane job and its waves call of `State`, by noun.
 _USED = re.compile(r"state\.(claims|doors|engines|lanes)\.(\w+)\(")
 _METHOD = re.compile(r"    async def (\w+)\(.*?(?=\n    async def |\n    def |\Z)", re.DOTALL)
-_SCRIPT = re.compile(r"_scripts\.run\(\s*\"(\w+)\"")
+_SCRIPT = re.compile(r"(?:_scripts\.run|_positions)\(\s*\"(\w+)\"")
 
 
 def test_the_file_of_rights_is_what_the_code_says() -> None:

@@ -1,4 +1,4 @@
-"""Pipelines as the HTTP API shows them. Pure."""
+"""Pipelines as the HTTP API and their last events show them. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,6 +32,10 @@ class PipelineStage(_Shape):
     endpoint: str | None = None
     status: Status | None = Field(default=None, description="Of a `call`: that of its batch.")
     request_counts: RequestCounts | None = None
+    cached: int | None = Field(
+        default=None,
+        description="Of a `call`: rows that were given an answer of before.",
+    )
     output_file_id: str | None = None
     error_file_id: str | None = None
 
@@ -90,7 +94,8 @@ def to_shape(
     ]
     found = list(batches.values())
     error = None
-    if "error_code" in fields:
+    # What failed it came too late for one that is completed.
+    if "error_code" in fields and _status(fields) != "completed":
         error = PipelineError(code=fields["error_code"], message=fields["error"])
     return Pipeline(
         id=pipeline_id,
@@ -143,6 +148,7 @@ def _stage(
         endpoint=batch.endpoint,
         status=batch.status,
         request_counts=batch.request_counts,
+        cached=batch.cached,
         output_file_id=batch.output_file_id,
         error_file_id=batch.error_file_id,
         **ends,

@@ -1,0 +1,136 @@
+"""How a wave takes blocks of slices from S3 to their commits, on real Redis and S3."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from shared.ordering.work import Work
+from shared.slices import Claim
+from shared.state import State
+from shared.storage import Storage
+from tests.batches import ROWS_A_SLICE, claim, feed, in_progress
+from tests.eventually import eventually
+from tests.faults.s3_proxy import s3_proxy
+from tests.servers import S3
+from worker.batch_watch import BatchWatch
+from worker.block_runner import BlockRunner
+from worker.engine_errors import Results
+from worker.slice_runner import SliceRunner
+
+
+class _PatientEngine:
+    """Answers the rows of a slice once it may."""
+
+    def __init__(self) -> None:
+        self.rows = Counter[int]()
+        self._may_answer: dict[int, asyncio.Event] = {}
+
+    def answer(self, *slices: int) -> None:
+        """Let the rows of these slices have answers."""
+        for number in slices:
+            self._gate(number).set()
+
+    async def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
+        number = order[0].number // ROWS_A_SLICE
+        self.rows[number] += len(lines)
+        await self._gate(number).wait()
+        yield [(position, (200, b"{}", 0)) for position in range(len(lines))]
+
+    async def withdraw(self, batch_id: str) -> None:
+        """No row waits in front of it."""
+
+    def _gate(self, number: int) -> asyncio.Event:
+        return self._may_answer.setdefault(number, asyncio.Event())
+
+
+async def test_a_slice_is_committed_while_others_of_its_block_run(
+    state: State, storage: Storage
+) -> None:
+    engine, [first, second] = _PatientEngine(), await _claims(state, storage, 2)
+    async with _running(state, storage, engine, [[first, second]]):
+        engine.answer(0)
+        await eventually(lambda: _is_committed(state, first))
+
+        assert not await _is_committed(state, second)
+        engine.answer(1)
+
+    assert await _is_committed(state, second)
+
+
+async def test_slices_of_a_block_that_waits_for_its_turn_can_be_taken_back(
+    state: State, storage: Storage
+) -> None:
+    engine, [first, second] = _PatientEngine(), await _claims(state, storage, 2)
+    async with _running(state, storage, engine, [[first], [second]], turns=1):
+        await eventually(lambda: engine.rows.total() > 0)
+
+        assert await state.claims.put_back([second]) == [second]
+        engine.answer(0, 1)
+
+    assert await _is_committed(state, first)
+    assert not await _is_committed(state, second)
+    assert engine.rows == {0: ROWS_A_SLICE}
+
+
+async def test_blocks_are_read_while_others_have_the_turns_but_no_more_than_are_on_their_way(
+    state: State, storage: Storage, s3: S3
+) -> None:
+    engine, claims = _PatientEngine(), await _claims(state, storage, 6)
+    read = list[str]()
+    with s3_proxy(s3.endpoint) as proxy:
+        proxy.judge = lambda method, path: read.append(path) if method == "GET" else None
+        keys = s3.access_key, s3.secret_key, storage.bucket
+        watched = Storage(proxy.endpoint, *keys)
+        async with _running(state, watched, engine, [[one] for one in claims], turns=1):
+            await eventually(lambda: engine.rows.total() > 0 and len(read) == 3)
+            assert engine.rows.total() == ROWS_A_SLICE
+
+            engine.answer(*range(6))
+        watched.close()
+
+    assert len(read) == 6
+    assert [await _is_committed(state, one) for one in claims] == [True] * 6
+
+
+@asynccontextmanager
+async def _running(
+    state: State,
+    storage: Storage,
+    engine: _PatientEngine,
+    blocks: Sequence[Sequence[Claim]],
+    *,
+    turns: int = 2,
+) -> AsyncIterator[None]:
+    """The blocks run; they have ended at the end of the block."""
+    runner = SliceRunner(engine, BatchWatch(state), rows_in_engine=1000, rows_per_engine_call=64)
+    own = BlockRunner(state, storage, runner, turns=turns)
+    async with asyncio.TaskGroup() as running:
+        for block in blocks:
+            running.create_task(own.run(block))
+        yield
+
+
+async def _claims(state: State, storage: Storage, count: int) -> list[Claim]:
+    """The claims on all slices of a new batch, none of which has begun."""
+    batch_id = await in_progress(state, slices=count)
+    await feed(state, batch_id, slices=count)
+    stored = await storage.put("files/input", b'{"custom_id":"row"}\n' * ROWS_A_SLICE)
+    # All slices have the same lines.
+    return [
+        replace(
+            one,
+            bucket=storage.bucket,
+            key=stored.key,
+            etag=stored.etag,
+            slice=one.slice._replace(start=0, end=stored.size),
+        )
+        for one in await claim(state, slices=count, begun=False)
+    ]
+
+
+async def _is_committed(state: State, claim: Claim) -> bool:
+    return claim.index in await state.slices.parts(claim.batch_id)

@@ -1,0 +1,24 @@
+import pytest
+
+from shared.errors import SetupError
+from worker.tune import Count, Rate
+
+
+def test_rows_that_failed_are_not_answered() -> None:
+    count = Count()
+    count.note([(0, (200, b"{}")), (1, (500, b"{}"))], is_warm=False)
+    count.note([(0, (200, b"{}", 7)), (1, (400, b"{}")), (2, (200, b"{}", 7))], is_warm=True)
+
+    assert count.rate(4) == Rate(0.5, failed=2)
+
+
+def test_an_engine_that_only_refuses_has_no_rate() -> None:
+    count = Count()
+    count.note([(0, (400, b"{}")), (1, (400, b"{}"))], is_warm=False)
+
+    with pytest.raises(SetupError, match="batchyard check"):
+        count.rate(4)
+
+
+def test_an_engine_that_was_too_slow_for_any_row_has_none() -> None:
+    assert Count().rate(4) == Rate(0, failed=0)
