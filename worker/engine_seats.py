@@ -2,7 +2,8 @@
 
 vLLM takes a sequence that waits only when a seat is free, and never takes a seat back for it. So
 vLLM is given no more sequences than have a seat, and none that its KV cache is not expected to hold
-to the end. One that outlives what was expected of it is expected to go on for a while.
+to the end. One that outlives what was expected of it is expected to go on for a while. The seat of
+one that may have a single token more is given away already: whoever gets it is there in time.
 """
 
 import math
@@ -33,6 +34,8 @@ STEPS_OF_PROMPTS = 2
 #: The same where rows take one step. vLLM computes one while the next one is scheduled, and one
 #: more waits, so that it never idles.
 STEPS_OF_VECTORS = 3
+#: Seats that are given away before they are free: this part of them at most.
+_EARLY_PART = 2
 #: An answer that is longer than expected goes on by this part of its length.
 _GROWTH = 0.25
 
@@ -75,6 +78,8 @@ class Sequence(NamedTuple):
     cached_tokens: float = 0.0
     #: Whether somebody waits for it, so that it goes before all rows of batches.
     is_live: bool = False
+    #: The answer has no more than these.
+    max_tokens: float = math.inf
 
     @property
     def is_small(self) -> bool:
@@ -106,6 +111,8 @@ class _Seated:
     made: int = 0
     #: Whether its prompt is in the KV cache, so that vLLM counts it.
     has_begun: bool = False
+    #: Whether its next token is its last one.
+    is_ending: bool = False
 
 
 class Seats:
@@ -119,7 +126,8 @@ class Seats:
         self._spare_queue: list[tuple[int, str]] = []
         self._live_queue: list[tuple[int, str]] = []
         self._seated: dict[str, _Seated] = {}
-        self._spare_seated = self._live_seated = 0
+        #: Among them: those in spare seats, live calls, and others that end with their next token.
+        self._spare_seated = self._live_seated = self._ending = 0
         #: Rows of batches at most, and seats that stay free for live calls, as they are now.
         self._limit, self._reserve = capacity.seats, capacity.live_seats
         #: The same for tokens of the KV cache, and whether few prompts begin beside live calls.
@@ -187,6 +195,7 @@ class Seats:
             return
         self._spare_seated -= seated.sequence.is_spare
         self._live_seated -= seated.sequence.is_live
+        self._ending -= seated.is_ending
         self._answer_tokens -= seated.answer_left
         self._begin(seated)
         if not self._seated:
@@ -209,9 +218,20 @@ class Seats:
                 if not seated.sequence.is_live and not seated.sequence.is_spare:
                     self._answers.note(max(1, seated.made))
                 self.leave(output.id)
-            elif not seated.answer_left:
+                continue
+            self._foresee(seated)
+            if not seated.answer_left:
                 seated.answer_left = _GROWTH * seated.made
                 self._answer_tokens += seated.answer_left
+
+    def _foresee(self, seated: _Seated) -> None:
+        """Note that the next token of a row of a batch is the last that it may have."""
+        sequence = seated.sequence
+        if seated.is_ending or sequence.is_live or sequence.is_spare:
+            return
+        if seated.made + 1 >= sequence.max_tokens:
+            seated.is_ending = True
+            self._ending += 1
 
     def _begin(self, seated: _Seated) -> None:
         if not seated.has_begun:
@@ -222,7 +242,8 @@ class Seats:
     def _seat(self, queue: list[tuple[int, str]], sequence: Sequence) -> Sequence:
         heappop(queue)
         del self._waiting[sequence.id]
-        self._seated[sequence.id] = _Seated(sequence, sequence.output_tokens)
+        seated = self._seated[sequence.id] = _Seated(sequence, sequence.output_tokens)
+        self._foresee(seated)
         self._spare_seated += sequence.is_spare
         self._live_seated += sequence.is_live
         self._prompt_tokens += sequence.prompt_tokens
@@ -243,12 +264,28 @@ class Seats:
     def _has_batch_seat(self) -> bool:
         """Whether a row of a batch leaves enough seats to live calls."""
         kept = max(0, self._reserve - self._live_seated)
-        return len(self._seated) < self._capacity.all_seats - kept
+        return len(self._seated) - self._early() < self._capacity.all_seats - kept
+
+    def _early(self) -> int:
+        """How many seats may be given away before they are free.
+
+        It takes a step from a seat to the engine, and another one until vLLM schedules it: short
+        rows would leave a part of the seats empty.
+        """
+        if self._is_live():
+            # A live call takes the next seat that is free.
+            return 0
+        return min(self._ending, self._capacity.seats // _EARLY_PART)
+
+    def _is_live(self) -> bool:
+        """Whether batches give way to a live call that is here or near."""
+        return self._is_yielding and bool(self._live_seated or self._is_live_near)
 
     def _has_seat(self, sequence: Sequence) -> bool:
         if not self._seated:
             return True
-        if self.of_batches - self._spare_seated >= min(self._limit, self._capacity.seats):
+        taken = self.of_batches - self._spare_seated - self._early()
+        if taken >= min(self._limit, self._capacity.seats):
             return False
         if not self._has_batch_seat():
             return False
@@ -272,7 +309,7 @@ class Seats:
         would.
         """
         # A call that came into a step full of prompts would wait for all of that step.
-        is_live = self._is_yielding and (self._live_seated or self._is_live_near)
+        is_live = self._is_live()
         is_quiet = is_live or (self._spare_seated and not sequence.is_small)
         if self._capacity.is_one_step:
             most = STEPS_OF_VECTORS * self._capacity.step_tokens or math.inf

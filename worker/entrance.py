@@ -174,6 +174,7 @@ class Entrance:
                 output_tokens,
                 cached_tokens,
                 row.is_live,
+                max_tokens,
             )
         )
         if row.is_live and self._control is not None:
