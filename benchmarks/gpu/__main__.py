@@ -23,15 +23,17 @@ from typing import NamedTuple
 import yaml
 
 from benchmarks.figures import Figure
-from benchmarks.gpu import card, others, rates, recovery, waits
+from benchmarks.gpu import card, cards, others, rates, recovery, waits
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import EMBED, LARGE, SHAPES, SMALL, make_models
-from benchmarks.gpu.plan import SHARED, Plan
+from benchmarks.gpu.plan import EACH, EMBEDS, SHARED, Plan
 from benchmarks.gpu.results import CaseResult, Results, machine
 from cli.fleet import Options, foreground
 from shared.errors import SetupError
 
 _RESULTS = Path(__file__).parents[1] / "results-gpu.json"
+#: Of a machine with several cards.
+_RESULTS_OF_CARDS = _RESULTS.with_name("results-gpus.json")
 #: Of a run that tells nothing of a card.
 _REHEARSED = _RESULTS.with_name("results-gpu-rehearsed.json")
 _FILE = "gpu-catalog.yaml"
@@ -57,7 +59,8 @@ CASES = {
     "embeddings": Case(rates.embeddings, 150, (EMBED,)),
     "small": Case(rates.small, 150, (SMALL,)),
     "large": Case(rates.large, 210, (LARGE,)),
-    "share": Case(rates.share, 150, (SMALL,), (SHARED,)),
+    "share": Case(rates.share, 210, (SMALL,), (SHARED,)),
+    "share-embeddings": Case(rates.share_embeddings, 150, (EMBED,), (EMBEDS,)),
     "mixed": Case(rates.mixed, 200, (SMALL, EMBED)),
     "wide": Case(rates.wide, 240),
     "kill": Case(recovery.kill, 150, (LARGE,)),
@@ -68,6 +71,13 @@ CASES = {
     "prefixes": Case(rates.prefixes, 180, (LARGE,)),
     "serve": Case(others.serve, 300, (SMALL, EMBED)),
     "ray-data": Case(others.ray_data, 300),
+}
+#: Where there are several cards.
+CASES_OF_CARDS = {
+    "cards": Case(cards.each, 150, (LARGE,), (EACH,)),
+    "cards-live": Case(cards.live, 270, (LARGE,), (EACH,)),
+    "cards-kill": Case(cards.kill, 120, (LARGE,), (EACH,)),
+    "cards-tensor": Case(cards.tensor, 300, (LARGE,)),
 }
 
 
@@ -91,9 +101,11 @@ def main() -> None:
         turns=options.turns,
         replicas=options.replicas,
         price_per_hour=options.price_per_hour if name else 0.0,
+        cards=options.cards or about.get("cards", 1),
     )
+    kept = _RESULTS if plan.cards == 1 else _RESULTS_OF_CARDS
     results = Results(
-        options.results or (_RESULTS if name and options.shapes == "real" else _REHEARSED),
+        options.results or (kept if name and options.shapes == "real" else _REHEARSED),
         {"machine": about, "scale": options.scale, "shapes": options.shapes,
          "price_per_hour": options.price_per_hour},
     )  # fmt: skip
@@ -105,7 +117,8 @@ def main() -> None:
     with foreground(fleet_options, lambda line: print(line, flush=True)) as fleet:
         bench = Bench(fleet, plan, catalog)
         try:
-            cases = {name: CASES[name] for name in options.cases or CASES}
+            known = CASES | (CASES_OF_CARDS if plan.cards > 1 else {})
+            cases = {name: known[name] for name in options.cases or known}
             start = Case(_start(cases.values()), _START_SECONDS)
             for name, case in {"start": start, **cases}.items():
                 limited = case._replace(seconds=case.seconds * options.patience)
@@ -203,7 +216,8 @@ def _options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], metavar="CASE")
+    known = [*CASES, *CASES_OF_CARDS]
+    parser.add_argument("cases", nargs="*", choices=[*known, []], metavar="CASE")
     parser.add_argument("--run-dir", type=Path, help="of the fleet; made if it is missing")
     parser.add_argument("--models", type=Path, help="folder of the models; made if missing")
     parser.add_argument("--tokenizer", type=Path, help="Mistral's tekken.json, to make models")
@@ -213,6 +227,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
     parser.add_argument("--turns", type=int, default=2, help="how often to measure both sides")
     parser.add_argument("--replicas", type=int, default=4, help="of one model on one card")
+    parser.add_argument("--cards", type=int, help="how many to use; default: all")
     parser.add_argument("--minutes", type=float, default=20.0, help="of the whole run, at most")
     parser.add_argument("--patience", type=float, default=1.0, help="of each case's time limit")
     parser.add_argument("--price-per-hour", type=float, default=3.0, help="of the card")

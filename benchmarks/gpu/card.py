@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 _COMMAND = "nvidia-smi"
 _SAMPLE_MILLISECONDS = 250
@@ -16,18 +16,20 @@ _MIB_OF_A_GIB = 1024
 Sample = tuple[float, float, float]
 
 
-def facts() -> dict[str, str | float | None]:
-    """Its name, driver and GiB; a name that is None where there is no card."""
+def facts() -> dict[str, Any]:
+    """Its name, driver and GiB, and how many there are; no name where there is no card."""
     if shutil.which(_COMMAND) is None:
         return {"card": None}
-    asked = [_COMMAND, "--id=0", "--format=csv,noheader,nounits"]
     query = "--query-gpu=name,driver_version,memory.total"
-    done = subprocess.run([*asked, query], capture_output=True, text=True, check=False)
-    words = [word.strip() for word in done.stdout.split(",")]
+    asked = [_COMMAND, "--format=csv,noheader,nounits", query]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines() or [""]
+    words = [word.strip() for word in lines[0].split(",")]
     if done.returncode or len(words) != len(query.split(",")):
         return {"card": None}
     name, driver, memory = words
-    return {"card": name, "driver": driver, "memory_gib": round(float(memory) / _MIB_OF_A_GIB, 1)}
+    gib = round(float(memory) / _MIB_OF_A_GIB, 1)
+    return {"card": name, "driver": driver, "memory_gib": gib, "cards": len(lines)}
 
 
 def short_name(card: str | None) -> str | None:

@@ -9,11 +9,22 @@ from typing import Any
 from benchmarks.gpu.models import EMBED, LARGE, SMALL
 from benchmarks.rows import CHAT, EMBEDDINGS
 
-#: More engines of the small model: with more seats, and several on one card.
-WIDE, SHARED = "qwen-0.5b-wide", "qwen-0.5b-shared"
-KINDS = {SMALL: CHAT, LARGE: CHAT, EMBED: EMBEDDINGS, WIDE: CHAT, SHARED: CHAT}
+#: More engines of the small models: with more seats, and several on one card.
+WIDE, SHARED, EMBEDS = "qwen-0.5b-wide", "qwen-0.5b-shared", "minilm-shared"
+#: Of the large model, where there are several cards: one on each, and one over two.
+EACH, TENSOR = "qwen-7b-each", "qwen-7b-tensor"
+KINDS = {
+    SMALL: CHAT, LARGE: CHAT, EMBED: EMBEDDINGS, WIDE: CHAT, SHARED: CHAT, EMBEDS: EMBEDDINGS,
+    EACH: CHAT, TENSOR: CHAT,
+}  # fmt: skip
 #: Where models have front processes.
-FRONTS = {SMALL: 4, LARGE: 2, EMBED: 4, WIDE: 4, SHARED: 1}
+FRONTS = {SMALL: 4, LARGE: 2, EMBED: 4, WIDE: 4, SHARED: 1, EMBEDS: 2, EACH: 2, TENSOR: 2}
+#: What each is one more engine of.
+_SOURCES = {
+    SMALL: SMALL, WIDE: SMALL, SHARED: SMALL, EMBED: EMBED, EMBEDS: EMBED, LARGE: LARGE,
+}  # fmt: skip
+_SOURCES_OF_CARDS = {EACH: LARGE, TENSOR: LARGE}
+_EMBED_REPLICAS = 3
 _GIBIBYTE = 1024**3
 #: Of the card, by model: the part that Ray counts, the part that vLLM wants to be free when it
 #: starts, and GiB of the KV cache.
@@ -22,7 +33,11 @@ _OF_THE_CARD = {
     WIDE: (0.1, 0.05, 2.5),
     SHARED: (0.05, 0.04, 0.75),
     EMBED: (0.05, 0.02, 0.25),
+    EMBEDS: (0.05, 0.02, 0.25),
     LARGE: (0.4, 0.2, 7.0),
+    # No two of them fit on one card.
+    EACH: (0.55, 0.2, 7.0),
+    TENSOR: (1.0, 0.2, 7.0),
 }
 _SEATS = {WIDE: 1024}
 
@@ -42,10 +57,16 @@ class Plan:
     replicas: int
     #: Of the card; 0 if it is not known.
     price_per_hour: float
+    cards: int = 1
 
     def rows(self, count: int) -> int:
         """So many rows at the scale of this run, and enough to be rows at all."""
         return max(16, int(count * self.scale))
+
+    @property
+    def embed_replicas(self) -> int:
+        """Of the model of embeddings that share the card."""
+        return min(self.replicas, _EMBED_REPLICAS)
 
     def seconds(self, seconds: float) -> float:
         """So long a phase, which shrinks less than the rows."""
@@ -53,7 +74,7 @@ class Plan:
 
     def catalog(self) -> dict[str, Any]:
         """The catalog of the fleet, which the bare engines read, too."""
-        source = {SMALL: SMALL, WIDE: SMALL, SHARED: SMALL, LARGE: LARGE, EMBED: EMBED}
+        source = _SOURCES | (_SOURCES_OF_CARDS if self.cards > 1 else {})
         names = tuple(source)
         return {
             "pools": {_pool(name): self._pool(name) for name in names},
@@ -78,18 +99,24 @@ class Plan:
             "fronts": FRONTS[name] if self.card else 1 + (name == SMALL),
             "engine": self._engine(name),
         }
-        if name == LARGE:
+        if name in (LARGE, EACH):
             entry["live"] = {}
-        if name == SHARED:
+        several = {SHARED: self.replicas, EMBEDS: self.embed_replicas, EACH: self.cards}
+        if name in several:
             # At once, instead of by and by as rows come.
-            entry["min_replicas"] = entry["max_replicas"] = self.replicas
+            entry["min_replicas"] = entry["max_replicas"] = several[name]
+        if name == TENSOR:
+            # It would multicast, which not every machine allows.
+            entry["env"] = {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
         if self.card is None:
             entry["env"] = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
         return entry
 
     def _engine(self, name: str) -> dict[str, Any]:
         engine: dict[str, Any] = {"load_format": "dummy"}
-        if name == EMBED:
+        if name == TENSOR:
+            engine["tensor_parallel_size"] = 2
+        if name in (EMBED, EMBEDS):
             engine["runner"] = "pooling"
         else:
             engine["max_model_len"] = 2048

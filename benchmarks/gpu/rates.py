@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from benchmarks.figures import Figure, bounded, compared
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import EMBED, LARGE, SMALL
-from benchmarks.gpu.plan import SHARED, WIDE
+from benchmarks.gpu.plan import EMBEDS, SHARED, WIDE
 from benchmarks.gpu.texts import between, equal, rows, sharing, text
 from benchmarks.rows import CHAT, EMBEDDINGS
 
@@ -78,6 +78,21 @@ def share(bench: Bench) -> Iterator[Figure]:
     yield bench.ratio(
         f"rows/s, {replicas} replicas of the 0.5B on one card, 100 in, 64 out: fleet / bare engine",
         SHARED, lambda: equal(SHARED, count, 100, 64), goal=2.5, bare=SMALL,
+    )  # fmt: skip
+    yield bench.ratio(
+        f"rows/s, {replicas} replicas of the 0.5B on one card, 50 in, 4 out: fleet / bare engine",
+        SHARED, lambda: equal(SHARED, 2 * count, 50, 4), goal=1.0, bare=SMALL,
+    )  # fmt: skip
+
+
+def share_embeddings(bench: Bench) -> Iterator[Figure]:
+    """The same for embeddings, where one engine's core is the bound."""
+    replicas, count = bench.plan.embed_replicas, bench.plan.rows(40_000)
+    bench.wait_for_replicas(EMBEDS, replicas)
+    bench.warm(EMBEDS)
+    yield bench.ratio(
+        f"rows/s, {replicas} replicas on one card, embeddings of 40 tokens: fleet / bare engine",
+        EMBEDS, lambda: embedding_rows([40] * count), goal=2.0, bare=EMBED,
     )  # fmt: skip
 
 

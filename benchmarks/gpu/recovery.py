@@ -21,7 +21,7 @@ def kill(bench: Bench) -> Iterator[Figure]:
     """SIGKILL of an engine's core in mid-batch."""
     # More than are in the engine at once.
     count = max(_FEWEST, bench.plan.rows(1_200))
-    core = _core(bench)
+    core = core_of(bench.replicas(LARGE)[0])
     batch = bench.create(LARGE, equal(LARGE, count, 300, 128))
     while _completed(batch) < count // 4:
         time.sleep(0.1)
@@ -47,13 +47,9 @@ def kill(bench: Bench) -> Iterator[Figure]:
     start = bench.start(LARGE)
     # Where the replica has gone, too, its successor has a start of its own.
     yield from _parts(start.last_restart_stages or start.stages, recovered[0])
-    assert batch.output_file_id is not None
-    lines = bench.view.client.files.content(batch.output_file_id).content.splitlines()
-    wanted = [f"row-{number}" for number in range(count)]
-    wrong = int([json.loads(line)["custom_id"] for line in lines] != wanted)
     yield bounded(
         "results of the killed batch that are not one for each row, in order",
-        wrong, 0.0, unit="", goal=0,
+        wrong_results(bench, batch, count), 0.0, unit="", goal=0,
     )  # fmt: skip
 
 
@@ -70,11 +66,18 @@ def cold(bench: Bench) -> Iterator[Figure]:
     yield from _parts(bench.start(LARGE).stages, seconds)
 
 
-def _core(bench: Bench) -> psutil.Process:
-    """The core process of the model's only replica."""
-    (replica,) = bench.replicas(LARGE)
+def core_of(replica: psutil.Process) -> psutil.Process:
+    """The process of a replica's core."""
     children = replica.children(recursive=True)
     return next(child for child in children if "EngineCore" in " ".join(child.cmdline()))
+
+
+def wrong_results(bench: Bench, batch: Batch, count: int) -> int:
+    """0 if an ended batch has one result for each of so many rows, in order."""
+    assert batch.output_file_id is not None
+    lines = bench.view.client.files.content(batch.output_file_id).content.splitlines()
+    wanted = [f"row-{number}" for number in range(count)]
+    return int([json.loads(line)["custom_id"] for line in lines] != wanted)
 
 
 def _completed(batch: Batch) -> int:

@@ -11,6 +11,7 @@ from benchmarks.gpu.models import EMBED, LARGE, SMALL
 
 _ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parents[1] / "results-gpu.json"
+RESULTS_OF_CARDS = RESULTS.with_name("results-gpus.json")
 PAGE = _ROOT / "docs/performance.md"
 _NOT_MEASURED = "not measured"
 #: The kinds of engines, by what the names of their measurements begin with.
@@ -44,19 +45,21 @@ Other ways to run the same rows are measured by `python -m benchmarks.versus`, o
 """
 
 
-def page(results: Mapping[str, Any] | None) -> str:
-    """The page; without results it says that nothing was measured."""
+def page(results: Mapping[str, Any] | None, of_cards: Mapping[str, Any] | None = None) -> str:
+    """The page; without results of one card it says that nothing was measured."""
     if results is None:
         return f"{_HEAD}\n## Results\n\nNothing has been measured yet.\n"
-    parts = [_HEAD, _machine(results), _table(results), _beside(results), _bounds(results)]
-    return "\n".join(parts)
+    parts = [_HEAD, "## Results\n", _machine(results), _table(results)]
+    if of_cards is not None:
+        parts += ["## Several cards\n", _machine(of_cards), _table(of_cards)]
+    return "\n".join([*parts, _beside(results), _bounds(results)])
 
 
-def kept() -> Mapping[str, Any] | None:
-    """What `benchmarks/results-gpu.json` holds, if it is there."""
-    if not RESULTS.is_file():
+def kept(path: Path = RESULTS) -> Mapping[str, Any] | None:
+    """What a file of results holds, if it is there."""
+    if not path.is_file():
         return None
-    found: Mapping[str, Any] = json.loads(RESULTS.read_text())
+    found: Mapping[str, Any] = json.loads(path.read_text())
     return found
 
 
@@ -64,8 +67,10 @@ def _machine(results: Mapping[str, Any]) -> str:
     machine = results["machine"]
     day = time.strftime("%Y-%m-%d", time.gmtime(results["began_at"]))
     versions = ", ".join(f"{name} {machine[name]}" for name in ("vllm", "torch", "ray"))
+    cards = machine.get("cards", 1)
+    several = "" if cards == 1 else f"{cards} x "
     return (
-        f"## Results\n\nOn {day}, on {machine['card']} ({machine.get('memory_gib')} GiB, driver "
+        f"On {day}, on {several}{machine['card']} ({machine.get('memory_gib')} GiB, driver "
         f"{machine.get('driver')}) with {machine['processors']} processors: Python "
         f"{machine['python']}, {versions}.\n"
     )
@@ -152,4 +157,4 @@ def _number(value: float) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(kept()))
+    PAGE.write_text(page(kept(), kept(RESULTS_OF_CARDS)))

@@ -15,7 +15,6 @@ from benchmarks.gpu.texts import between, equal, rows, text
 from benchmarks.lanes import Scale, behind
 from benchmarks.live import live_calls
 from benchmarks.live_and_batch import Phase, live_and_batch
-from benchmarks.live_load import Seen
 from benchmarks.rows import CHAT
 from benchmarks.small_batches import small_batches
 
@@ -41,14 +40,7 @@ def live(bench: Bench) -> Iterator[Figure]:
     """Live calls alone, beside a batch, and beside rows to which nothing gives way."""
     rows_in = str(bench.file(equal(LARGE, bench.plan.rows(2_000), 100, 128)))
     phase = Phase(rows=max(2_000, bench.plan.rows(12_000)), seconds=bench.plan.seconds(25))
-
-    def without(phase: Phase) -> Seen:
-        found = bench.bare(LARGE).ask(
-            "live", path=rows_in, seconds=phase.seconds, people=phase.people, pause=phase.pause,
-            tokens=phase.tokens,
-        )  # fmt: skip
-        return Seen(found["first"], found["gaps"])
-
+    without = bench.live_on_bare(LARGE, rows_in)
     yield from live_and_batch(
         bench.view_of(LARGE, EMBED), turns=1, phase=phase, without=("the bare engine", without)
     )

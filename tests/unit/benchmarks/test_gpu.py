@@ -11,7 +11,7 @@ from benchmarks.figures import bounded, compared
 from benchmarks.gpu import card
 from benchmarks.gpu.load import watched
 from benchmarks.gpu.models import MODELS
-from benchmarks.gpu.plan import KINDS, SHARED, WIDE, Plan
+from benchmarks.gpu.plan import EACH, KINDS, SHARED, TENSOR, WIDE, Plan
 from benchmarks.gpu.results import CaseResult, Results
 from benchmarks.gpu.texts import between, equal, sharing
 from shared.card_share import share_problems
@@ -38,7 +38,7 @@ def contents(rows: bytes) -> list[str]:
 def test_the_catalog_of_the_benchmark_is_one(name: str | None) -> None:
     catalog = Catalog.model_validate(plan(card=name).catalog())
 
-    assert set(catalog.models) == set(KINDS)
+    assert set(catalog.models) == set(KINDS) - {EACH, TENSOR}
     assert catalog.models[SHARED].max_replicas == catalog.models[SHARED].min_replicas == 4
     assert catalog.models[WIDE].seats > catalog.models["qwen-0.5b"].seats
 
@@ -57,6 +57,15 @@ def test_all_engines_of_the_benchmark_find_room_on_one_card() -> None:
 
     assert taken <= 1
     assert problems == []
+
+
+def test_of_several_cards_each_has_one_engine_of_the_large_model_beside_the_others() -> None:
+    catalog = Catalog.model_validate(plan(cards=2).catalog())
+    [pool] = catalog.models[EACH].pools
+
+    assert set(catalog.models) == set(KINDS)
+    assert catalog.models[EACH].min_replicas == 2
+    assert 0.5 < catalog.pools[pool].resources["GPU"] <= 0.6
 
 
 def test_a_small_scale_has_fewer_rows_and_shorter_phases() -> None:
@@ -146,7 +155,7 @@ def test_the_card_is_what_nvidias_command_says(
             time.sleep(0.01)
 
     assert card.facts() == {
-        "card": "NVIDIA H100 80GB HBM3", "driver": "580.65.06", "memory_gib": 80.0
+        "card": "NVIDIA H100 80GB HBM3", "driver": "580.65.06", "memory_gib": 80.0, "cards": 1
     }  # fmt: skip
     assert samples[0] == (40.0, 2.0, 200.5)
 

@@ -46,6 +46,17 @@ def test_a_figure_stands_with_its_goal_and_whether_it_holds() -> None:
     ]
 
 
+def test_what_several_cards_did_has_a_table_of_its_own() -> None:
+    of_cards = results(cards=case(figures=[{**FIGURE, "name": "2 engines"}]))
+    of_cards["machine"]["cards"] = 2
+
+    text = page(results(), of_cards)
+
+    assert len(lines(text, "| 2 engines")) == 1
+    assert ["2 x" in line for line in lines(text, "On 20")] == [False, True]
+    assert "## Several cards" not in page(results())
+
+
 def test_other_servers_stand_beside_it_and_what_was_not_measured_is_said() -> None:
     text = page(
         results(
