@@ -35,7 +35,9 @@ class EnginePools:
         #: How long rows wait for a replica of the engine that they were given to. Its machine may
         #: have died, and another pool's engine takes what goes back.
         self.patience_seconds = spill_seconds if others else None
-        self._choice = Choice(0, 1, None) if not others else Choice(None, 1, None)
+        #: The only engine takes rows whenever there are any.
+        self._first_choice = Choice(None if others else 0, 1, None)
+        self._choice = self._first_choice
         self._statuses: list[PoolStatus] = []
         self._refusals: dict[Lane, str] = {}
         self._checked_at = 0.0
@@ -49,7 +51,7 @@ class EnginePools:
     def reset(self) -> None:
         """Withdraw all requests, because the lane has no work."""
         self._spill.reset()
-        self._choice, self._statuses = Choice(None, 1, None), []
+        self._choice, self._statuses = self._first_choice, []
         for request in self._requests.values():
             request.cancel()
         self._requests.clear()

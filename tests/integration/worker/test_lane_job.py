@@ -102,7 +102,7 @@ def stores(
 
 @asynccontextmanager
 async def running_lane_job(
-    stores: Stores, engine: Engine, *, slices: int
+    stores: Stores, engine: Engine, *, slices: int, are_ready: bool = True
 ) -> AsyncIterator[RunningLaneJob]:
     """One with a batch of so many slices, whose waves never start."""
     from worker.job import LaneJob
@@ -139,7 +139,8 @@ async def running_lane_job(
         Finaliser(state, storage, output_seconds=3600),
     )
     batch_id = await yard.plan(lines(slices * _ROWS_A_SLICE))
-    await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(slices)])
+    if are_ready:
+        await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(slices)])
     await state.lanes.open_job(LANE, "", JOB)
     settings = worker_settings(
         stores.redis_url, stores.s3, stores.folder, direct_rows=_DIRECT_ROWS, claim_seconds=3600
@@ -226,6 +227,27 @@ async def test_a_large_batch_starts_beside_the_waves_of_another_and_does_not_tak
 
     await eventually(small_has_started)
     assert await job.claimed(large) == 1
+
+
+async def test_one_that_finds_nothing_to_run_at_first_runs_what_comes_later(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.job._BEAT_SECONDS", 0.2)
+    state = stores.state
+    async with running_lane_job(stores, _QuickEngine(), slices=1, are_ready=False) as job:
+
+        async def has_looked() -> bool:
+            # It has long looked for work when it beats.
+            return (await state.lanes.job(LANE)).beat_at > 0
+
+        async def is_done() -> bool:
+            batch = (await state.batches.get(job.batch_id)).to_openai()
+            return batch.request_counts.completed == _ROWS_A_SLICE
+
+        await eventually(has_looked)
+        await state.lanes.feed(LANE, [f"{job.batch_id}:0"])
+
+        await eventually(is_done)
 
 
 @pytest.mark.parametrize("waves", [0, 2], ids=["no waves", "waves that never start"])
