@@ -73,7 +73,7 @@ async def test_a_tenant_sees_its_limits_with_what_is_used(
 
     settings = gateway.settings
     assert (found["object"], found["tenant"], found["weight"]) == ("limits", acme.tenant, 1.0)
-    assert found["models"] == ["tiny", "meta-llama/Llama-3.1-8B", "my-adapter"]
+    assert found["models"] == ["tiny", "ears", "meta-llama/Llama-3.1-8B", "my-adapter"]
     assert found["stored_bytes"] == {"limit": settings.max_stored_bytes, "used": len(LINE)}
     assert found["batches_per_hour"] == {"limit": 20, "used": 1}
     assert found["requests_per_minute"]["limit"] == 100_000
@@ -84,7 +84,8 @@ async def test_a_tenant_sees_its_limits_with_what_is_used(
     assert found["engine_deaths_per_day"] == {"limit": 200, "used": 0}
     assert found["webhook_endpoints"] == {"limit": 10, "used": 0}
     assert found["custom_id_characters"] == 512
-    assert [one["model"] for one in found["enqueued_tokens"]] == ["tiny", "meta-llama/Llama-3.1-8B"]
+    # An adapter's tokens count for its model.
+    assert [one["model"] for one in found["enqueued_tokens"]] == found["models"][:-1]
 
 
 async def test_what_is_set_for_a_tenant_goes_before_what_is_set_for_all(
