@@ -4,9 +4,9 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aio_pika
@@ -32,6 +32,8 @@ _SECRET = "nobody may read this"
 #: The scripted engine refuses so many.
 _TOO_MANY_TOKENS = 1_000_000
 _CALLER = "b7ad6b7169203331"
+#: Of each batch here.
+_EVENTS = {"batch.accepted", "batch.in_progress", "batch.finalizing", "batch.completed"}
 
 
 class Yard(NamedTuple):
@@ -148,23 +150,18 @@ def test_a_caller_that_wants_no_trace_has_none(yard: Yard) -> None:
 
 def _expect_contents(yard: Yard, spans: list[Collected], batch_id: str) -> None:
     by_name = {span.name: span for span in spans}
-    batch, calls = by_name["batch"], [span for span in spans if span.name == f"chat {MODEL}"]
-    sent = [
-        span.attributes["cloudevents.event_type"] for span in spans if "batch.events" in span.name
-    ]
+    batch = by_name["batch"]
     hook = next(one for one in yard.hooks.deliveries if batch_id.encode() in one.body)
 
     assert [name for name, _ in batch.events] == ["in_progress", "finalizing"]
     assert batch.attributes["batchyard.batch.status"] == "completed"
     assert batch.attributes["batchyard.rows.completed"] == 2
     assert batch.attributes["batchyard.rows.failed"] == 1
-    assert [event for call in calls for event in call.events] == [
+    assert [one for span in spans if span.name == f"chat {MODEL}" for one in span.events] == [
         ("row.failed", {"batchyard.row.number": 1, "http.response.status_code": 400})
     ]
-    assert sum(call.attributes["batchyard.rows.total"] for call in calls) == 3
-    assert {"batch.accepted", "batch.in_progress", "batch.finalizing", "batch.completed"} == set(
-        sent
-    )
+    assert _rows_of_calls(spans) == 3
+    assert _events(spans) == _EVENTS
     assert hook.headers["traceparent"].split("-")[1:3] == [
         batch.trace_id,
         by_name["POST"].span_id,
@@ -175,25 +172,53 @@ def _expect_contents(yard: Yard, spans: list[Collected], batch_id: str) -> None:
 
 def _expect_log(yard: Yard, trace_id: str, batch_id: str) -> None:
     """Each line that is about the batch alone names its trace, whichever process wrote it."""
-    lines = [line for line in lines_about(batch_id, yard.fleet.folder) if "batches" not in line]
-    events = {line["event"] for line in lines}
 
-    assert {"batch.planned", "batch.ended", "webhook.attempted"} <= events
-    assert not [line["event"] for line in lines if line.get("trace_id") != trace_id]
+    def lines() -> list[Mapping[str, Any]]:
+        found = lines_about(batch_id, yard.fleet.folder)
+        return [line for line in found if "batches" not in line]
+
+    def has_all() -> bool:
+        wanted = {"batch.planned", "batch.ended", "webhook.attempted"}
+        return wanted <= {line["event"] for line in lines()}
+
+    wait_until(has_all)
+    assert not [line["event"] for line in lines() if line.get("trace_id") != trace_id]
 
 
 def _whole(yard: Yard, trace_id: str, batch_id: str) -> list[Collected]:
     """The trace's spans once the batch has ended and all of them are there."""
-    collector = yard.collector
+
+    def found() -> list[Collected]:
+        # A span that is told again is the same one.
+        spans = yard.collector.of_trace(trace_id)
+        return list({span.span_id: span for span in spans}.values())
 
     def has_all() -> bool:
-        names = {span.name for span in collector.of_trace(trace_id)}
-        return {"batch", "POST", "finish"} <= names
+        spans = found()
+        known = {span.span_id for span in spans} | {_CALLER}
+        return (
+            {"batch", "POST", "finish"} <= {span.name for span in spans}
+            and _events(spans) >= _EVENTS
+            and _rows_of_calls(spans) >= len(_lines())
+            and all(span.parent_id in known for span in spans)
+        )
 
     wait_until(lambda: yard.client.batches.retrieve(batch_id).status == "completed")
+    # Each process sends its own, and those of one slice may come after those of another.
     wait_until(has_all)
-    # A span that is told again is the same one.
-    return list({span.span_id: span for span in collector.of_trace(trace_id)}.values())
+    return found()
+
+
+def _events(spans: list[Collected]) -> set[str]:
+    """The types of the events that were sent."""
+    return {one.attributes["cloudevents.event_type"] for one in spans if "batch.events" in one.name}
+
+
+def _rows_of_calls(spans: list[Collected]) -> int:
+    """How many rows the calls of the engine had."""
+    return sum(
+        one.attributes["batchyard.rows.total"] for one in spans if one.name == f"chat {MODEL}"
+    )
 
 
 def _tree(spans: list[Collected]) -> set[tuple[str, ...]]:
