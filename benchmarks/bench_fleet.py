@@ -18,6 +18,8 @@ from cli.fleet import Fleet, Options
 from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
 
 MODELS = {CHAT: CHAT_MODEL, EMBEDDINGS: EMBED_MODEL}
+#: How often many batches are listed.
+_LIST_SECONDS = 0.25
 FINAL = ("completed", "failed", "expired", "cancelled")
 
 
@@ -67,11 +69,11 @@ class BenchFleet:
     def finish_all(self, batches: Sequence[Batch]) -> None:
         """Return when these batches, which must be the newest, have completed.
 
-        They are listed once a second, as whoever has many waits for them: asked for one by one and
+        They are listed now and then, as whoever has many waits for them: asked for one by one and
         all the time, they would share the cores with the client.
         """
         while True:
-            time.sleep(1)
+            time.sleep(_LIST_SECONDS)
             newest = list(islice(self.client.batches.list(limit=100), len(batches)))
             assert {batch.id for batch in newest} == {batch.id for batch in batches}
             if all(batch.status in FINAL for batch in newest):

@@ -2,6 +2,7 @@
 
     python -m benchmarks.engine_waits [CASE …] [--tries N] [--prompt LEAST MOST] [--tokens N]
     python -m benchmarks.engine_waits --live [--prompt LEAST MOST] [--tokens N]
+    python -m benchmarks.engine_waits --small [--prompt LEAST MOST] [--tokens N]
 
 The queue and the seats in front of the engine are the product's own. The engine is the scripted one
 with the steps of a 7B model on an H100, in virtual time, so the figures are those of any machine.
@@ -25,6 +26,13 @@ from worker.live_control import Goals
 #: 7B on an H100, from its rates in docs/performance.md: 5.9 ms from one token to the next alone,
 #: and 85 rows/s of 300 tokens in and 128 out.
 PACE = Pace(kv_tokens=400_000, step_seconds=0.0058, row_seconds=0.000_01, prefill_seconds=0.22)
+#: 0.5B on an H100: a step with prompts is no CUDA graph.
+SMALL_PACE = Pace(
+    kv_tokens=400_000, step_seconds=0.0035, row_seconds=0.0, prefill_seconds=0.02,
+    mixed_seconds=0.0085,
+)  # fmt: skip
+#: Answers are shorter and longer than the mean by this part of it.
+_SPREAD = 0.7
 #: The way of a batch outside the engine: what a row takes over its generation there.
 _WAY_SECONDS = 0.15
 _SMALL_ROWS, _SMALL_TOKENS, _SMALL_PROMPT = 5, 16, (30, 90)
@@ -41,6 +49,16 @@ CASES = {
     "the same tenant's giant": ["small"],
     "giants of ten tenants": [f"other-{number}" for number in range(10)],
 }
+
+
+class Filled(NamedTuple):
+    """What one giant with answers of many lengths makes of an engine."""
+
+    #: Of its steps, those with prompts, and of its seats, those with a sequence.
+    mixed_part: float
+    filled_part: float
+    #: Rows a second.
+    rate: float
 
 
 class Scale(NamedTuple):
@@ -216,6 +234,40 @@ def live_costs(scale: Scale) -> LiveCosts:
     )
 
 
+async def _giant_alone(scale: Scale, pace: Pace, seconds: float) -> Filled:
+    engine, dice = ScriptedEngine(pace, virtual_time.now), random.Random(19)
+    running = [asyncio.ensure_future(engine.go_on())]
+    places, ended = asyncio.Semaphore(_AHEAD), 0
+
+    async def run(number: int) -> None:
+        nonlocal ended
+        tokens = round(scale.tokens * dice.uniform(1 - _SPREAD, 1 + _SPREAD))
+        prompt = dice.randint(*scale.prompt)
+        await engine.run(
+            _work("giant", number, "other", _GIANT_ROWS, prompt, tokens), prompt, tokens
+        )
+        ended += 1
+        places.release()
+
+    async def feed() -> None:
+        async with asyncio.TaskGroup() as rows:
+            for number in itertools.count():
+                await places.acquire()
+                rows.create_task(run(number))
+
+    running.append(asyncio.ensure_future(feed()))
+    await asyncio.sleep(seconds)
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+    return Filled(engine.mixed_part, engine.filled_part, ended / seconds)
+
+
+def filled(scale: Scale, pace: Pace = SMALL_PACE, *, seconds: float = 30.0) -> Filled:
+    """Let a giant alone fill an engine for so long."""
+    return virtual_time.run(_giant_alone(scale, pace, seconds))
+
+
 def _part(times: Sequence[float], part: float) -> float:
     if part == 0.5:  # noqa: PLR2004  # the median
         return statistics.median(times)
@@ -230,8 +282,13 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, nargs=2, default=Scale().prompt)
     parser.add_argument("--tokens", type=int, default=Scale().tokens)
     parser.add_argument("--live", action="store_true", help="live calls in place of small batches")
+    parser.add_argument("--small", action="store_true", help="a giant alone on a small model")
     options = parser.parse_args()
     scale = Scale(options.tries, tuple(options.prompt), options.tokens)
+    if options.small:
+        for name, value in filled(scale)._asdict().items():
+            print(f"{name:12} {value:7.2f}")
+        return
     if options.live:
         for name, ratio in live_costs(scale)._asdict().items():
             print(f"{name:12} {ratio:7.2f}")

@@ -48,11 +48,14 @@ class Pace(NamedTuple):
     #: The most prompt tokens of a step, and what so many take.
     step_tokens: int = 8192
     prefill_seconds: float = 0.1
+    #: How much longer a step takes that has prompts, besides.
+    mixed_seconds: float = 0.0
 
     def seconds(self, rows: int, prompt_tokens: int) -> float:
         """Of one step."""
         prefill = self.prefill_seconds * prompt_tokens / self.step_tokens
-        return self.step_seconds + self.row_seconds * rows + prefill
+        mixed = self.mixed_seconds if prompt_tokens else 0.0
+        return self.step_seconds + self.row_seconds * rows + prefill + mixed
 
 
 @dataclass(eq=False, slots=True)
@@ -87,6 +90,10 @@ class Steps:
     #: The same of all, also of rows that run.
     tokens: int = 0
     running: int = 0
+    #: Steps so far, those of them that had prompts, and the sequences of all.
+    steps: int = 0
+    mixed_steps: int = 0
+    sequences: int = 0
     _tokens: int = 0
     _step: int = 0
     _waiting: list[tuple[int, int, _Row]] = field(default_factory=list)
@@ -149,6 +156,9 @@ class Steps:
                 self._heard.add(row)
             heappush(self._ends, (self._step + row.output_tokens, next(self._numbers), row))
         self.tokens += tokens
+        self.steps += 1
+        self.mixed_steps += bool(tokens)
+        self.sequences += self.running
         return tokens
 
     def _end_step(self) -> list[StepOutput]:
@@ -203,6 +213,16 @@ class ScriptedEngine:
     def tokens(self) -> int:
         """What it has computed, in tokens of prompts and answers."""
         return self._steps.tokens
+
+    @property
+    def mixed_part(self) -> float:
+        """Which part of its steps had prompts."""
+        return self._steps.mixed_steps / self._steps.steps
+
+    @property
+    def filled_part(self) -> float:
+        """Which part of the seats had a sequence, in the mean of all steps."""
+        return self._steps.sequences / (self._steps.steps * self._steps.pace.seats)
 
     def go_on(self) -> Coroutine[Any, Any, None]:
         """Compute until cancelled."""

@@ -23,9 +23,15 @@ def small_batches(fleet: BenchFleet, *, turns: int, batches: int = 200) -> list[
             fleet.finish_all([fleet.create(CHAT, large_file)])
             large.append(time.perf_counter() - began)
             began = time.perf_counter()
-            made = pool.map(lambda _: fleet.create(CHAT, small_file), range(batches))
-            fleet.finish_all(list(made))
+            made = list(pool.map(lambda _: fleet.create(CHAT, small_file), range(batches)))
+            created = time.perf_counter() - began
+            fleet.finish_all(made)
             small.append(time.perf_counter() - began)
+            print(
+                f"  {batches} batches were created in {created:.2f} s and had ended after "
+                f"{small[-1]:.2f} s; one of as many rows in {large[-1]:.2f} s",
+                flush=True,
+            )
     return [
         compared(
             f"{batches} batches x {_ROWS} rows / 1 batch x {rows} rows",

@@ -4,6 +4,9 @@ vLLM takes a sequence that waits only when a seat is free, and never takes a sea
 vLLM is given no more sequences than have a seat, and none that its KV cache is not expected to hold
 to the end. One that outlives what was expected of it is expected to go on for a while. The seat of
 one that may have a single token more is given away already: whoever gets it is there in time.
+
+A step with any prompt takes longer than one without: vLLM runs it piece by piece instead of as one
+CUDA graph. So rows begin several steps' at a time, and the steps between have no prompts.
 """
 
 import math
@@ -36,6 +39,13 @@ STEPS_OF_PROMPTS = 2
 STEPS_OF_VECTORS = 3
 #: Seats that are given away before they are free: this part of them at most.
 _EARLY_PART = 2
+#: What prompts add to a step besides their tokens, as a part of its time, until that is known.
+USUAL_OVERHEAD = 0.25
+#: Rows begin every so many steps at most: this part of the answers' length. Half as many of the
+#: seats are empty.
+_MOST_STEPS_PART = 1 / 8
+#: As many rows as leave in these steps may be a few more.
+_MORE = 1.25
 #: An answer that is longer than expected goes on by this part of its length.
 _GROWTH = 0.25
 
@@ -141,6 +151,10 @@ class Seats:
         self._computed_tokens = 0.0
         rows = max(_LEAST_ROWS, capacity.seats // _ROWS_PART)
         self._prompts, self._answers = _Mean(rows), _Mean(rows)
+        #: Rows that have left, or soon will, since one found no place; None while there is place.
+        self._left: int | None = None
+        #: What prompts add to a step besides their tokens, as a part of its time.
+        self.step_overhead = USUAL_OVERHEAD
 
     @property
     def in_use(self) -> int:
@@ -164,9 +178,11 @@ class Seats:
         They leave `reserve` seats and `kv_reserve` tokens of the KV cache free, and begin few
         prompts at a time as long as live calls are near. Whoever has a seat keeps it.
         """
-        self._limit = limit
         self._reserve = max(self._capacity.live_seats, reserve)
-        self._kv_reserve = kv_reserve
+        if (limit, kv_reserve) != (self._limit, self._kv_reserve):
+            # There may be more place than before.
+            self._left = None
+        self._limit, self._kv_reserve = limit, kv_reserve
         self._is_yielding, self._is_live_near = True, is_live_near
 
     def yield_no_more(self) -> None:
@@ -196,6 +212,8 @@ class Seats:
         self._spare_seated -= seated.sequence.is_spare
         self._live_seated -= seated.sequence.is_live
         self._ending -= seated.is_ending
+        if not seated.is_ending:
+            self._note_left(seated.sequence)
         self._answer_tokens -= seated.answer_left
         self._begin(seated)
         if not self._seated:
@@ -232,6 +250,11 @@ class Seats:
         if seated.made + 1 >= sequence.max_tokens:
             seated.is_ending = True
             self._ending += 1
+            self._note_left(sequence)
+
+    def _note_left(self, sequence: Sequence) -> None:
+        if self._left is not None and not sequence.is_live and not sequence.is_spare:
+            self._left += 1
 
     def _begin(self, seated: _Seated) -> None:
         if not seated.has_begun:
@@ -282,15 +305,43 @@ class Seats:
         return self._is_yielding and bool(self._live_seated or self._is_live_near)
 
     def _has_seat(self, sequence: Sequence) -> bool:
+        """Whether a row of a batch begins now: it has a place, and enough begin with it."""
         if not self._seated:
+            self._left = None
             return True
+        if self._waits_for_others() and not sequence.is_small:
+            return False
+        has_place = self._has_place(sequence)
+        if has_place:
+            self._left = None
+        elif not self._waits_for_prompts(sequence):
+            self._left = 0
+        return has_place
+
+    def _waits_for_others(self) -> bool:
+        """Whether more rows have to leave before others begin."""
+        if self._left is None or (steps := self._steps_at_a_time()) <= 1:
+            return False
+        return self._left < steps * self.of_batches / self._answers.value
+
+    def _steps_at_a_time(self) -> float:
+        """Rows begin every so many steps.
+
+        Of n steps, one has prompts, and n / (2 x the answers' length) of the seats are empty in the
+        mean: together they cost least with the n here.
+        """
+        length = self._answers.value
+        if self._is_live():
+            return 1
+        return max(1, min(math.sqrt(2 * length * self.step_overhead), _MOST_STEPS_PART * length))
+
+    def _has_place(self, sequence: Sequence) -> bool:
         taken = self.of_batches - self._spare_seated - self._early()
         if taken >= min(self._limit, self._capacity.seats):
             return False
         if not self._has_batch_seat():
             return False
-        computed_tokens = self._computed_tokens + sequence.computed_tokens
-        if self._prompt_tokens and computed_tokens > self._max_computed_tokens(sequence):
+        if self._waits_for_prompts(sequence):
             return False
         if not self._capacity.kv_tokens:
             return True
@@ -301,6 +352,10 @@ class Seats:
             # A row that needs more than what is left would otherwise wait for ever.
             limit -= self._kv_reserve
         return self._used_tokens + needed <= limit
+
+    def _waits_for_prompts(self, sequence: Sequence) -> bool:
+        computed_tokens = self._computed_tokens + sequence.computed_tokens
+        return self._prompt_tokens > 0 and computed_tokens > self._max_computed_tokens(sequence)
 
     def _max_computed_tokens(self, sequence: Sequence) -> float:
         """How many tokens may be to compute of prompts that are inside and have not begun.
@@ -316,10 +371,11 @@ class Seats:
             return QUIET_PROMPT_TOKENS if is_quiet else most
         step = self._step_needs()
         if is_quiet:
-            steps = _LIVE_STEPS if is_live else _SMALL_STEPS
-            return min(QUIET_PROMPT_TOKENS, max(LEAST_PROMPT_TOKENS, steps * step))
+            quiet_steps = _LIVE_STEPS if is_live else _SMALL_STEPS
+            return min(QUIET_PROMPT_TOKENS, max(LEAST_PROMPT_TOKENS, quiet_steps * step))
         most = STEPS_OF_PROMPTS * self._capacity.step_tokens or math.inf
-        return min(most, max(CROWD_TOKENS, _STEPS * step))
+        steps = max(_STEPS, _MORE * self._steps_at_a_time())
+        return min(most, max(CROWD_TOKENS, steps * step))
 
     def _step_needs(self) -> float:
         """How many tokens of prompts each step needs so that the seats stay full."""

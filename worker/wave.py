@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 
@@ -72,8 +71,11 @@ def run_wave(
     mappers = min(mappers, len(blocks))
     rows_of_mapper = -(-rows_in_engine // mappers)
     turns = blocks_at_once(blocks, rows_of_mapper)
-    ray.data.from_arrow(
-        [pa.table({"claims": [msgspec.json.encode(block)]}) for block in blocks]
+    # `from_arrow` would ask for the schema of each block in a task of its own, for which Ray starts
+    # as many processes as it has processors.
+    ray.data.from_items(
+        [{"claims": msgspec.json.encode(block)} for block in blocks],
+        override_num_blocks=len(blocks),
     ).map_batches(
         SliceMapper,
         # One block at a time: it is retried as a whole, which changes nothing where it has

@@ -92,7 +92,7 @@ def share_embeddings(bench: Bench) -> Iterator[Figure]:
     bench.warm(EMBEDS)
     yield bench.ratio(
         f"rows/s, {replicas} replicas on one card, embeddings of 40 tokens: fleet / bare engine",
-        EMBEDS, lambda: embedding_rows([40] * count), goal=2.0, bare=EMBED,
+        EMBEDS, lambda: embedding_rows([40] * count, EMBEDS), goal=2.0, bare=EMBED,
     )  # fmt: skip
 
 
@@ -142,10 +142,10 @@ def prefixes(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def embedding_rows(lengths: list[int]) -> bytes:
+def embedding_rows(lengths: list[int], model: str = EMBED) -> bytes:
     """Rows of embeddings with texts of these lengths, in tokens."""
     dice = random.Random(len(lengths))
-    return rows(EMBED, EMBEDDINGS, [text(length, dice) for length in lengths])
+    return rows(model, EMBEDDINGS, [text(length, dice) for length in lengths])
 
 
 def _cost(bench: Bench, what: str, figure: Figure, tokens: int) -> Iterator[Figure]:

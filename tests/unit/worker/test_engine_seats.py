@@ -128,6 +128,64 @@ def test_spare_seats_are_for_those_who_may_have_them() -> None:
     assert seated(seats) == ["8"]
 
 
+def a_full_engine_of_long_rows(*, overhead: float, answer: int = 32) -> Seats:
+    """Answers of the last rows had so many tokens; all seats are taken, and more rows wait."""
+    seats = Seats(Capacity(4 * SEATS, SPARE, spare_kv=0, step_tokens=8192))
+    seats.step_overhead = overhead
+    for number in range(100):
+        seats.ask(sequence(f"{number}", rank=number, output=answer))
+        if number < SEATS:
+            assert len(seated(seats)) == 1
+            seats.note(None, [StepOutput(f"{number}", answer, is_last=True)])
+    inside = seated(seats)
+    assert len(inside) == 4 * SEATS
+    seats.note(None, [StepOutput(id_, 1, is_last=False) for id_ in inside])
+    return seats
+
+
+def test_where_prompts_make_steps_long_the_rows_of_several_steps_begin_together() -> None:
+    # Of 32 rows with 32 tokens, one leaves in a step. Every fourth step has prompts.
+    seats = a_full_engine_of_long_rows(overhead=4.0)
+    for number in range(SEATS, SEATS + 3):
+        seats.leave(f"{number}")
+        assert seated(seats) == []
+
+    seats.leave(f"{SEATS + 3}")
+
+    assert len(seated(seats)) == 4
+
+
+def test_where_prompts_cost_no_more_than_their_tokens_each_row_begins_at_once() -> None:
+    seats = a_full_engine_of_long_rows(overhead=0.0)
+
+    seats.leave(f"{SEATS}")
+
+    assert len(seated(seats)) == 1
+
+
+def test_rows_of_small_batches_and_those_beside_live_calls_wait_for_no_others() -> None:
+    seats = a_full_engine_of_long_rows(overhead=4.0)
+    seats.ask(sequence("small", rank=-1))
+    seats.leave(f"{SEATS}")
+    assert seated(seats) == ["small"]
+
+    seats.leave(f"{SEATS + 1}")
+    seats.yield_to_live(limit=4 * SEATS, reserve=0, is_live_near=True)
+    assert len(seated(seats)) == 1
+
+
+def test_the_last_rows_of_an_engine_do_not_wait_for_ever() -> None:
+    seats = a_full_engine_of_long_rows(overhead=4.0)
+    inside = [str(number) for number in range(SEATS, 5 * SEATS)]
+    while inside:
+        seats.leave(inside.pop(0))
+        inside += seated(seats)
+
+    assert seats.in_use == 0
+    seats.ask(sequence("next"))
+    assert seated(seats) == ["next"]
+
+
 def an_engine_of_short_rows(*, max_tokens: int = 3) -> Seats:
     """All seats are taken, and more sequences wait; none has more tokens than these."""
     seats = Seats(CAPACITY)
@@ -272,9 +330,10 @@ def tokens_at_a_time(seats: Seats, prompt: int) -> int:
     [
         # A step needs 128 tokens, and 512.
         (64, 128, CROWD_TOKENS),
-        (256, 128, CROWD_TOKENS),
-        # 1,024, and 8,192.
-        (256, 64, 4 * 1024),
+        # So many rows begin every 8 steps, or a few more.
+        (256, 128, 10 * 512),
+        # 1,024 every 5.7 steps, and 8,192.
+        (256, 64, 7 * 1024),
         (256, 8, STEPS_OF_PROMPTS * 8192),
     ],
 )
