@@ -19,12 +19,8 @@ from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
 from worker.live_control import Goals, LiveControl, Yielding
 from worker.step_limit import FREE
-from worker.step_times import StepTimes
 
 log = structlog.get_logger()
-
-#: Steps of an engine whose seats are filled to this part tell how long they take.
-_FILLED_PART = 0.5
 
 
 class WithdrawnError(BatchyardError):
@@ -79,10 +75,6 @@ class Entrance:
         #: Of sequences that have no token yet: those of their prompts that have to be computed.
         self._prompts: dict[str, int] = {}
         self._seats = Seats(capacity)
-        self._step_times = StepTimes(capacity.step_tokens)
-        self._filled_seats = _FILLED_PART * capacity.seats
-        #: When the last step ended, if the engine was filled then.
-        self._filled_at: float | None = None
         self._clock = clock
         #: Rows that wait for their turn, and sequences that wait for a seat.
         self._turns: dict[QueuedRow, asyncio.Future[None]] = {}
@@ -246,28 +238,16 @@ class Entrance:
     ) -> None:
         """The engine has ended a step; `numbers` are what its core has counted so far."""
         now = time.monotonic()
-        in_use = self._seats.in_use
         self._seats.note(kv_usage, outputs)
         if self._control is not None and numbers is not None:
             self._control.note_core(numbers)
         if self._heard:
             self._learn_times(outputs)
-        computed = [self._computed(output) for output in outputs]
-        self._ledger.step(computed, now)
-        self._learn_steps(in_use, sum(one.prompt_tokens for one in computed))
+        self._ledger.step(map(self._computed, outputs), now)
         for output in outputs:
             if output.is_last:
                 self._leave(output.id, now)
         self._admit_soon()
-
-    def _learn_steps(self, in_use: int, prompt_tokens: int) -> None:
-        """A step has ended that had so many sequences, and so many tokens of prompts."""
-        now, before = self._clock(), self._filled_at
-        self._filled_at = now if in_use >= self._filled_seats else None
-        if before is not None and self._filled_at is not None:
-            self._step_times.note(now - before, prompt_tokens)
-            if (overhead := self._step_times.overhead) is not None:
-                self._seats.step_overhead = overhead
 
     def _withdraw(self, is_meant: Callable[[QueuedRow], bool]) -> int:
         count = 0

@@ -128,10 +128,9 @@ def test_spare_seats_are_for_those_who_may_have_them() -> None:
     assert seated(seats) == ["8"]
 
 
-def a_full_engine_of_long_rows(*, overhead: float, answer: int = 32) -> Seats:
+def a_full_engine_of_long_rows(*, answer: int = 32) -> Seats:
     """Answers of the last rows had so many tokens; all seats are taken, and more rows wait."""
     seats = Seats(Capacity(4 * SEATS, SPARE, spare_kv=0, step_tokens=8192))
-    seats.step_overhead = overhead
     for number in range(100):
         seats.ask(sequence(f"{number}", rank=number, output=answer))
         if number < SEATS:
@@ -143,9 +142,9 @@ def a_full_engine_of_long_rows(*, overhead: float, answer: int = 32) -> Seats:
     return seats
 
 
-def test_where_prompts_make_steps_long_the_rows_of_several_steps_begin_together() -> None:
+def test_the_rows_of_several_steps_begin_together() -> None:
     # Of 32 rows with 32 tokens, one leaves in a step. Every fourth step has prompts.
-    seats = a_full_engine_of_long_rows(overhead=4.0)
+    seats = a_full_engine_of_long_rows()
     for number in range(SEATS, SEATS + 3):
         seats.leave(f"{number}")
         assert seated(seats) == []
@@ -155,8 +154,8 @@ def test_where_prompts_make_steps_long_the_rows_of_several_steps_begin_together(
     assert len(seated(seats)) == 4
 
 
-def test_where_prompts_cost_no_more_than_their_tokens_each_row_begins_at_once() -> None:
-    seats = a_full_engine_of_long_rows(overhead=0.0)
+def test_where_answers_are_short_each_row_begins_at_once() -> None:
+    seats = a_full_engine_of_long_rows(answer=8)
 
     seats.leave(f"{SEATS}")
 
@@ -164,7 +163,7 @@ def test_where_prompts_cost_no_more_than_their_tokens_each_row_begins_at_once() 
 
 
 def test_rows_of_small_batches_and_those_beside_live_calls_wait_for_no_others() -> None:
-    seats = a_full_engine_of_long_rows(overhead=4.0)
+    seats = a_full_engine_of_long_rows()
     seats.ask(sequence("small", rank=-1))
     seats.leave(f"{SEATS}")
     assert seated(seats) == ["small"]
@@ -175,7 +174,7 @@ def test_rows_of_small_batches_and_those_beside_live_calls_wait_for_no_others() 
 
 
 def test_the_last_rows_of_an_engine_do_not_wait_for_ever() -> None:
-    seats = a_full_engine_of_long_rows(overhead=4.0)
+    seats = a_full_engine_of_long_rows()
     inside = [str(number) for number in range(SEATS, 5 * SEATS)]
     while inside:
         seats.leave(inside.pop(0))
@@ -330,10 +329,10 @@ def tokens_at_a_time(seats: Seats, prompt: int) -> int:
     [
         # A step needs 128 tokens, and 512.
         (64, 128, CROWD_TOKENS),
-        # So many rows begin every 8 steps, or a few more.
-        (256, 128, 10 * 512),
-        # 1,024 every 5.7 steps, and 8,192.
-        (256, 64, 7 * 1024),
+        # So many rows begin every 11 steps, or a few more.
+        (256, 128, 14 * 512),
+        # 1,024 every 8 steps, and 8,192.
+        (256, 64, 10 * 1024),
         (256, 8, STEPS_OF_PROMPTS * 8192),
     ],
 )
@@ -371,7 +370,7 @@ def test_a_crowd_of_small_batches_does_not_wait_for_one_of_them() -> None:
     for number in range(_SEATS):
         seats.ask(sequence(f"{number}", rank=number - _SEATS, prompt=96))
 
-    assert len(seated(seats)) == CROWD_TOKENS // 96
+    assert 96 * len(seated(seats)) == 14 * 192
 
 
 def test_beside_live_calls_begin_a_few_more() -> None:
