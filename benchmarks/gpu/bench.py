@@ -30,6 +30,8 @@ from cli.fleet import Fleet
 from shared.engine_starts import Start
 
 _POLL_SECONDS = 0.1
+#: Of a replica that is removed.
+_END_SECONDS = 90
 _ENDS = ("completed", "failed", "expired", "cancelled")
 #: Rows before a measurement on an engine that has not run any.
 _WARM_ROWS = 600
@@ -120,13 +122,13 @@ class Bench:
 
     def remove(self, model: str) -> None:
         """Take the model's engine from the card for good."""
+        replicas = self.replicas(model)
         self._ray_do("remove", model)
+        psutil.wait_procs(replicas, timeout=_END_SECONDS)
 
     def put_to_sleep(self, model: str) -> None:
         """Take the model's engine from the card, as an idle one goes: the next row starts it."""
-        replicas = self.replicas(model)
-        self._ray_do("remove", model)
-        psutil.wait_procs(replicas, timeout=60)
+        self.remove(model)
         self._ray_do("restore", model)
 
     def replicas(self, model: str) -> list[psutil.Process]:

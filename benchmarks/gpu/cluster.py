@@ -19,8 +19,8 @@ from worker.engine_deployment import ensure_engine
 
 
 def _remove(catalog: Catalog, lane: Lane) -> None:
-    """Take the engine's application away, with its replicas."""
-    serve.delete(catalog.app_name(lane))
+    """Let Serve take the engine's application away, with its replicas, which takes some time."""
+    serve.delete(catalog.app_name(lane), _blocking=False)
 
 
 def _restore(catalog: Catalog, lane: Lane) -> None:
