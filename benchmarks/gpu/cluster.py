@@ -5,6 +5,7 @@ python -m benchmarks.gpu.cluster remove|restore|pids|starts CATALOG MODEL
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,8 @@ from shared.catalog_file import load_catalog
 from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
 
+_POLL_SECONDS = 0.2
+
 
 def _remove(catalog: Catalog, lane: Lane) -> None:
     """Let Serve take the engine's application away, with its replicas, which takes some time."""
@@ -24,7 +27,9 @@ def _remove(catalog: Catalog, lane: Lane) -> None:
 
 
 def _restore(catalog: Catalog, lane: Lane) -> None:
-    """Deploy it again: it has no replica until there is a row."""
+    """Deploy it again once it is gone: it has no replica until there is a row."""
+    while catalog.app_name(lane) in serve.status().applications:
+        time.sleep(_POLL_SECONDS)
     ensure_engine(catalog, lane)
 
 
