@@ -321,7 +321,9 @@ class Seats:
         """Whether more rows have to leave before others begin."""
         if self._left is None or (steps := self._steps_at_a_time()) <= 1:
             return False
-        return self._left < steps * self.of_batches / self._answers.value
+        # None of those in spare seats is waited for.
+        rows = self.of_batches - self._spare_seated
+        return self._left < steps * rows / self._answers.value
 
     def _steps_at_a_time(self) -> float:
         """Rows begin every so many steps.

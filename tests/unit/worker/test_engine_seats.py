@@ -173,6 +173,24 @@ def test_rows_of_small_batches_and_those_beside_live_calls_wait_for_no_others() 
     assert len(seated(seats)) == 1
 
 
+def test_rows_do_not_wait_for_those_of_small_batches_to_leave() -> None:
+    seats = Seats(CAPACITY._replace(seats=4 * SEATS))
+    for number in range(SEATS):
+        seats.ask(sequence(f"{number}"))
+        assert len(seated(seats)) == 1
+        seats.note(0.0, [StepOutput(f"{number}", 32, is_last=True)])
+    for number in range(SPARE):
+        seats.ask(sequence(f"spare-{number}", is_spare=True, prompt=400))
+    assert len(seated(seats)) == SPARE
+    seats.ask(sequence("next", prompt=200))
+    assert seated(seats) == []
+
+    # What the prompts of the small batches share counts once.
+    seats.note(0.4, [StepOutput(f"spare-{number}", 1, is_last=False) for number in range(SPARE)])
+
+    assert seated(seats) == ["next"]
+
+
 def test_the_last_rows_of_an_engine_do_not_wait_for_ever() -> None:
     seats = a_full_engine_of_long_rows()
     inside = [str(number) for number in range(SEATS, 5 * SEATS)]
