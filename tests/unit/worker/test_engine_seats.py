@@ -182,11 +182,12 @@ def test_rows_do_not_wait_for_those_of_small_batches_to_leave() -> None:
     for number in range(SPARE):
         seats.ask(sequence(f"spare-{number}", is_spare=True, prompt=400))
     assert len(seated(seats)) == SPARE
+    seats.note(0.8, [StepOutput(f"spare-{number}", 1, is_last=False) for number in range(SPARE)])
     seats.ask(sequence("next", prompt=200))
     assert seated(seats) == []
 
     # What the prompts of the small batches share counts once.
-    seats.note(0.4, [StepOutput(f"spare-{number}", 1, is_last=False) for number in range(SPARE)])
+    seats.note(0.4, [])
 
     assert seated(seats) == ["next"]
 
