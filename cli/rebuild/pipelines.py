@@ -12,12 +12,14 @@ from shared.ledger.pipelines import (
     StoredPipeline,
     closing_fields,
     closing_key,
+    edges_folder,
     ended_fields,
     ended_key,
     pipeline_key,
     record_fields,
 )
 from shared.ledger.records import answered, read_record
+from shared.retention import DAY_SECONDS
 from shared.state import State
 from shared.storage import Storage
 
@@ -62,6 +64,9 @@ class PipelineRestore:
         ended = await self._read(ended_key(pipeline_id), Ended)
         if ended is not None:
             fields |= ended_fields(ended)
+            # Whoever has ended it may have told only the Redis that is lost.
+            folder, until = edges_folder(pipeline_id), ended.at + DAY_SECONDS
+            await self._state.restore.reserve(folder, until=until)
         await self._state.restore.pipeline(
             pipeline_id,
             stored.tenant,

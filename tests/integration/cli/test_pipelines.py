@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from redis.asyncio import Redis
 
 from cli import servers
 from cli.rebuild.rebuild import Rebuild
@@ -25,6 +26,7 @@ from shared import ids
 from shared.errors import NotFoundError
 from shared.ledger.pipelines import (
     edge_folder,
+    edges_folder,
     handover_key,
     pipeline_folder,
     pipeline_key,
@@ -32,8 +34,9 @@ from shared.ledger.pipelines import (
 )
 from shared.ledger.records import encoded
 from shared.lifecycle import FINAL, Status
-from shared.retention import EVENT_HISTORY_SECONDS
+from shared.retention import DAY_SECONDS, EVENT_HISTORY_SECONDS
 from shared.state import PipelineRecord, State
+from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from shared.submission.pipelines import Pipeline, read_pipeline
 from shared.table.frames import FileEnd
@@ -575,6 +578,11 @@ async def test_the_end_is_told_once_and_by_a_rebuild_again_with_the_same_words(
     shown = json.loads(told["pipeline"])
     assert (shown["status"], shown["rows_read"], shown["rows"]) == ("completed", 9, 9)
     assert shown["request_counts"] == {"total": 9, "completed": 9, "failed": 0}
+    # What its stages handed over is swept, although the Redis that knew of it is lost.
+    redis: Redis[str] = Redis.from_url(redis_server.url, decode_responses=True)
+    swept_at = await redis.zscore(f"{NAMESPACE}garbage", edges_folder(pipeline.id))
+    await redis.aclose()
+    assert swept_at == again + DAY_SECONDS
 
 
 async def test_an_end_of_long_ago_is_not_told_by_a_rebuild(yards: Yards) -> None:
