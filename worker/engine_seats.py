@@ -93,6 +93,11 @@ class Sequence(NamedTuple):
     max_tokens: float = math.inf
 
     @property
+    def is_common(self) -> bool:
+        """Whether its seat is one of those for all, neither a spare one nor a live call's."""
+        return not self.is_spare and not self.is_live
+
+    @property
     def is_small(self) -> bool:
         """Whether it is of a small batch, whose ranks are below those of all others."""
         return self.is_spare or self.rank < 0
@@ -165,6 +170,10 @@ class Seats:
         return len(self._seated) - self._live_seated
 
     @property
+    def _common_seated(self) -> int:
+        return self.of_batches - self._spare_seated
+
+    @property
     def step_tokens(self) -> float:
         """How many tokens of prompts of batches a step may have so that the seats stay full."""
         return max(_LEAST_STEP_TOKENS, _STEP_PART * self._step_needs())
@@ -232,7 +241,7 @@ class Seats:
             self._answer_tokens -= made
             seated.made += output.tokens
             if output.is_last:
-                if not seated.sequence.is_live and not seated.sequence.is_spare:
+                if seated.sequence.is_common:
                     self._answers.note(max(1, seated.made))
                 self.leave(output.id)
                 continue
@@ -244,7 +253,7 @@ class Seats:
     def _foresee(self, seated: _Seated) -> None:
         """Note that the next token of a row of a batch is the last that it may have."""
         sequence = seated.sequence
-        if seated.is_ending or sequence.is_live or sequence.is_spare:
+        if seated.is_ending or not sequence.is_common:
             return
         if seated.made + 1 >= sequence.max_tokens:
             seated.is_ending = True
@@ -252,7 +261,7 @@ class Seats:
             self._note_left(sequence)
 
     def _note_left(self, sequence: Sequence) -> None:
-        if self._left is not None and not sequence.is_live and not sequence.is_spare:
+        if self._left is not None and sequence.is_common:
             self._left += 1
 
     def _begin(self, seated: _Seated) -> None:
@@ -271,7 +280,7 @@ class Seats:
         self._prompt_tokens += sequence.prompt_tokens
         self._computed_tokens += sequence.computed_tokens
         self._answer_tokens += sequence.output_tokens
-        if not sequence.is_live and not sequence.is_spare:
+        if sequence.is_common:
             self._prompts.note(sequence.computed_tokens)
         return sequence
 
@@ -321,9 +330,7 @@ class Seats:
         """Whether more rows have to leave before others begin."""
         if self._left is None or (steps := self._steps_at_a_time()) <= 1:
             return False
-        # None of those in spare seats is waited for.
-        rows = self.of_batches - self._spare_seated
-        return self._left < steps * rows / self._answers.value
+        return self._left < steps * self._common_seated / self._answers.value
 
     def _steps_at_a_time(self) -> float:
         """Rows begin every so many steps.
@@ -337,7 +344,7 @@ class Seats:
         return max(1, min(math.sqrt(2 * length * _OVERHEAD), _MOST_STEPS_PART * length))
 
     def _has_place(self, sequence: Sequence) -> bool:
-        taken = self.of_batches - self._spare_seated - self._early()
+        taken = self._common_seated - self._early()
         if taken >= min(self._limit, self._capacity.seats):
             return False
         if not self._has_batch_seat():
