@@ -78,15 +78,23 @@ class Found(NamedTuple):
     rate: float
 
 
-async def _giants(engine: ScriptedEngine, owners: Sequence[str], scale: Scale) -> None:
-    """Give the engine rows of giants until cancelled."""
+async def _giants(
+    engine: ScriptedEngine, owners: Sequence[str], scale: Scale, *, spread: float = 0.0
+) -> None:
+    """Give the engine rows of giants until cancelled.
+
+    Answers are shorter and longer than `scale.tokens` by the part `spread` of it.
+    """
     dice, places = random.Random(16), asyncio.Semaphore(_AHEAD)
 
     async def run(number: int, owner: str) -> None:
         try:
             prompt = dice.randint(*scale.prompt)
-            await engine.run(_work(f"giant-{owner}", number, owner, _GIANT_ROWS, prompt,
-                                   scale.tokens), prompt, scale.tokens)  # fmt: skip
+            tokens = scale.tokens
+            if spread:
+                tokens = round(tokens * dice.uniform(1 - spread, 1 + spread))
+            await engine.run(_work(f"giant-{owner}", number, owner, _GIANT_ROWS, prompt, tokens),
+                             prompt, tokens)  # fmt: skip
             await asyncio.sleep(_TRAVEL_SECONDS)
         finally:
             places.release()
@@ -235,32 +243,17 @@ def live_costs(scale: Scale) -> LiveCosts:
 
 
 async def _giant_alone(scale: Scale, pace: Pace, seconds: float) -> Filled:
-    engine, dice = ScriptedEngine(pace, virtual_time.now), random.Random(19)
-    running = [asyncio.ensure_future(engine.go_on())]
-    places, ended = asyncio.Semaphore(_AHEAD), 0
-
-    async def run(number: int) -> None:
-        nonlocal ended
-        tokens = round(scale.tokens * dice.uniform(1 - _SPREAD, 1 + _SPREAD))
-        prompt = dice.randint(*scale.prompt)
-        await engine.run(
-            _work("giant", number, "other", _GIANT_ROWS, prompt, tokens), prompt, tokens
-        )
-        ended += 1
-        places.release()
-
-    async def feed() -> None:
-        async with asyncio.TaskGroup() as rows:
-            for number in itertools.count():
-                await places.acquire()
-                rows.create_task(run(number))
-
-    running.append(asyncio.ensure_future(feed()))
+    engine = ScriptedEngine(pace, virtual_time.now)
+    running = [
+        asyncio.ensure_future(engine.go_on()),
+        asyncio.ensure_future(_giants(engine, ["other"], scale, spread=_SPREAD)),
+    ]
     await asyncio.sleep(seconds)
+    rows = engine.tokens / (statistics.mean(scale.prompt) + scale.tokens)
     for task in running:
         task.cancel()
     await asyncio.wait(running)
-    return Filled(engine.mixed_part, engine.filled_part, ended / seconds)
+    return Filled(engine.mixed_part, engine.filled_part, rows / seconds)
 
 
 def filled(scale: Scale, pace: Pace = SMALL_PACE, *, seconds: float = 30.0) -> Filled:

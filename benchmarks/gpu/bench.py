@@ -23,8 +23,6 @@ from benchmarks.gpu.load import watched
 from benchmarks.gpu.plan import KINDS, Plan
 from benchmarks.gpu.results import CaseResult
 from benchmarks.gpu.texts import equal, rows, text
-from benchmarks.live_and_batch import Phase
-from benchmarks.live_load import Seen
 from benchmarks.rows import CHAT, EMBEDDINGS
 from cli.fleet import Fleet
 from shared.engine_starts import Start
@@ -265,18 +263,6 @@ class Bench:
             goal=goal,
             sense="at least",
         )
-
-    def live_on_bare(self, model: str, rows_in: str) -> Callable[[Phase], Seen]:
-        """What people see at the bare engine among the rows of this file."""
-
-        def see(phase: Phase) -> Seen:
-            found = self.bare(model).ask(
-                "live", path=rows_in, seconds=phase.seconds, people=phase.people,
-                pause=phase.pause, tokens=phase.tokens,
-            )  # fmt: skip
-            return Seen(found["first"], found["gaps"])
-
-        return see
 
     def _few(self, model: str, count: int, tokens: int) -> bytes:
         if KINDS[model] == CHAT:

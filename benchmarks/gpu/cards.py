@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 from benchmarks.figures import Figure, bounded, compared
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.models import EMBED, LARGE
+from benchmarks.gpu.models import LARGE
 from benchmarks.gpu.plan import EACH, TENSOR
 from benchmarks.gpu.recovery import core_of, wrong_results
 from benchmarks.gpu.texts import equal
-from benchmarks.live_and_batch import Phase, live_and_batch
+from benchmarks.gpu.waits import beside_a_batch
 
 _TOKENS_IN, _TOKENS_OUT = 300, 128
 
@@ -34,15 +34,7 @@ def each(bench: Bench) -> Iterator[Figure]:
 
 def live(bench: Bench) -> Iterator[Figure]:
     """Live calls beside a batch that fills the engines of two cards."""
-    phase = Phase(rows=max(2_000, bench.plan.rows(16_000)), seconds=bench.plan.seconds(25))
-    rows_in = str(bench.file(equal(LARGE, bench.plan.rows(2_000), 100, 128)))
-    yield from live_and_batch(
-        bench.view_of(EACH, EMBED),
-        turns=1,
-        phase=phase,
-        without=("the bare engine", bench.live_on_bare(LARGE, rows_in)),
-        replicas=2,
-    )
+    yield from beside_a_batch(bench, EACH, rows=16_000, replicas=2)
 
 
 def kill(bench: Bench) -> Iterator[Figure]:
@@ -78,8 +70,7 @@ def tensor(bench: Bench) -> Iterator[Figure]:
     )  # fmt: skip
     bench.warm(TENSOR)
     count = bench.plan.rows(1_200)
-    figure = bench.ratio(
+    yield bench.ratio(
         "rows/s, 7B, 300 in, 128 out: one engine over two cards / bare engine on one",
         TENSOR, lambda: equal(TENSOR, count, _TOKENS_IN, _TOKENS_OUT), goal=1.0, bare=LARGE,
     )  # fmt: skip
-    yield figure

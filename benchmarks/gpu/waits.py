@@ -15,6 +15,7 @@ from benchmarks.gpu.texts import between, equal, rows, text
 from benchmarks.lanes import Scale, behind
 from benchmarks.live import live_calls
 from benchmarks.live_and_batch import Phase, live_and_batch
+from benchmarks.live_load import Seen
 from benchmarks.rows import CHAT
 from benchmarks.small_batches import small_batches
 
@@ -38,11 +39,27 @@ def lanes(bench: Bench) -> Iterator[Figure]:
 
 def live(bench: Bench) -> Iterator[Figure]:
     """Live calls alone, beside a batch, and beside rows to which nothing gives way."""
-    rows_in = str(bench.file(equal(LARGE, bench.plan.rows(2_000), 100, 128)))
-    phase = Phase(rows=max(2_000, bench.plan.rows(12_000)), seconds=bench.plan.seconds(25))
-    without = bench.live_on_bare(LARGE, rows_in)
+    yield from beside_a_batch(bench, LARGE, rows=12_000, replicas=1)
+
+
+def beside_a_batch(bench: Bench, model: str, *, rows: int, replicas: int) -> Iterator[Figure]:
+    """The same of a model with so many engines, which such a batch keeps full all the time."""
+    bare_rows = equal(LARGE, bench.plan.rows(2_000), 100, 128)
+    phase = Phase(rows=max(2_000, bench.plan.rows(rows)), seconds=bench.plan.seconds(25))
+
+    def on_bare(phase: Phase) -> Seen:
+        found = bench.bare(LARGE).ask(
+            "live", path=str(bench.file(bare_rows)), seconds=phase.seconds, people=phase.people,
+            pause=phase.pause, tokens=phase.tokens,
+        )  # fmt: skip
+        return Seen(found["first"], found["gaps"])
+
     yield from live_and_batch(
-        bench.view_of(LARGE, EMBED), turns=1, phase=phase, without=("the bare engine", without)
+        bench.view_of(model, EMBED),
+        turns=1,
+        phase=phase,
+        without=("the bare engine", on_bare),
+        replicas=replicas,
     )
 
 
