@@ -213,6 +213,8 @@ class InputCheck:
             return None
         if True in [request.body.stream for request in requests]:
             return None
+        if any(_is_unending(request.body, ENDPOINTS[url]) for request in requests):
+            return None
         counts = self._plain_sequences(lines, requests)
         if counts is None:
             return None
@@ -394,6 +396,11 @@ def _first_limit(body: Any, endpoint: Endpoint) -> int | None:
         if limit is not None:
             return limit
     return endpoint.default_limit
+
+
+def _is_unending(body: Any, endpoint: Endpoint) -> bool:
+    """Whether an answer to this decoded body ends only where the engine's room does."""
+    return getattr(body, "ignore_eos", False) and _first_limit(body, endpoint) is None
 
 
 def _asked_for(endpoint: Endpoint, body: Body | dict[str, Any]) -> tuple[int | None, int, bool]:
