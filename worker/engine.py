@@ -28,6 +28,7 @@ from shared.ordering.work import Work
 from worker.adapter_loader import VllmLoader
 from worker.adapter_shelf import AdapterShelf, unknown
 from worker.answers import Answers
+from worker.catalog_adapters import answers_of_unloaded, load_each_alone
 from worker.collector import collector_paused
 from worker.core_life import CoreLife, while_core_lives
 from worker.drain import Drain, before_stop
@@ -145,6 +146,7 @@ class BatchServer(LLMServer):
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
         share_vocabularies()
+        load_each_alone()
         sweep_leftovers(logs_of_ray())
         self._fronts = None
         if self._front_count > 1:
@@ -207,6 +209,7 @@ class BatchServer(LLMServer):
         app = await engine.build_asgi_app()
         self._openai = OpenAILayer(app)
         self._shelf = _shelf(self._model, self._client, app)
+        self._unloaded = answers_of_unloaded(app)
         return app
 
     async def _stand_before_core(self) -> None:
@@ -522,6 +525,8 @@ class BatchServer(LLMServer):
         self, url: str, body: Any, tenant: str, *, is_live: bool = False
     ) -> Answer | None:
         found = refused(self._rules, url, body, is_live=is_live)
+        if found is None and self._unloaded and isinstance(body, dict):
+            found = self._unloaded.get(str(body.get("model")))
         if found is None and isinstance(body, dict) and needs_trials(self._client.vllm_config):
             return await self._grammars.refused(tenant, grammars(body))
         return found

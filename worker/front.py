@@ -13,6 +13,7 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
+from worker.catalog_adapters import load_each_alone
 from worker.engine_bounds import refuse_killers
 from worker.engine_front import keep_environment
 from worker.front_core import RemoteCore, row_number
@@ -93,6 +94,7 @@ async def _app(setup: SimpleNamespace, core: RemoteCore) -> Any:
     )
     refuse_killers(client)
     keep_environment()
+    load_each_alone()
     state = State()
     await init_app_state(
         client,
