@@ -9,11 +9,11 @@ import pytest
 from gateway.settings import GatewaySettings
 from shared.state import State
 from shared.storage import Storage
-from tests.integration.gateway.conftest import Caller, Start, calling, running
+from tests.integration.gateway.conftest import EARS, Caller, Start, calling, running
 from tests.live_replica import HELLO
 from tests.media_host import FILE, MediaHost, media_host
 
-CHAT = "/v1/chat/completions"
+CHAT, HEARING = "/v1/chat/completions", "/v1/audio/transcriptions"
 _DATA = "data:application/octet-stream;base64," + base64.b64encode(FILE).decode()
 
 
@@ -44,6 +44,17 @@ async def test_the_engine_gets_the_bytes_of_what_a_live_call_names(
 
     assert answer.status_code == 200
     assert replica.app.bodies == [_body(_DATA, _DATA, _DATA)]
+
+
+async def test_a_sound_is_fetched_as_well(acme: Caller, start: Start, bucket: Storage) -> None:
+    replica = await start("hears", lane=EARS)
+    await bucket.put(f"inbox/{acme.tenant}/a.wav", FILE)
+    url = f"s3://{bucket.bucket}/inbox/{acme.tenant}/a.wav"
+
+    answer = await acme.http.post(HEARING, json={"model": "ears", "file_url": url})
+
+    assert answer.status_code == 200
+    assert replica.app.bodies == [{"model": "ears", "file_url": _DATA}]
 
 
 @pytest.mark.parametrize(
