@@ -98,9 +98,9 @@ _DEATH_SECONDS = 30.0
 _LAST_WORD_SECONDS = 2.0
 #: A core that restarts may take so many times as long as the first start of its replica.
 _STARTS = 3
-#: How long a result waits for others before it is sent, in seconds. A message costs about as much
-#: as the answer of a short row.
-_GROUP_SECONDS = 0.01
+#: How long a result waits for others before it is sent, in seconds. A message costs as much as the
+#: answers of several short rows, and the last result of a call never waits.
+_GROUP_SECONDS = 0.05
 #: How long it holds what the lane job says that batches need: longer than it says nothing.
 _NEEDED_SECONDS = 60.0
 #: Answers are kept for as long as the claims of a dead lane job take to run out, and a new one to
