@@ -88,6 +88,9 @@ def of_pandas(frame: Any) -> ArrowRows:
         made = answers.to_pandas(types_mapper=kinds.get)
         return frame.assign(**{str(name): made[name].array for name in made})
 
+    if frame.columns.nlevels > 1:
+        # A template could not name them, and pandas would make columns of several levels of ours.
+        raise InvalidInputError("The DataFrame's columns have several levels; give them one.")
     require_distinct(list(map(str, frame.columns)))
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)

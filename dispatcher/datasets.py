@@ -5,8 +5,10 @@ It is made once. Whoever repeats this finds the file, or makes the same bytes ag
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
+from functools import partial
 
 import structlog
 
@@ -30,6 +32,8 @@ from shared.submission.dataset_lines import Carry, DatasetLines, drop
 
 log = structlog.get_logger()
 
+#: By each model's name, the endpoints that it serves.
+Models = Mapping[str, AbstractSet[str]]
 #: Renderers at a time: each may take a core.
 _AT_ONCE = 2
 
@@ -59,21 +63,22 @@ class DatasetInputs:
         self._stored_bytes = stored_bytes
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def input_of(self, record: BatchRecord) -> BatchRecord:
+    async def input_of(self, record: BatchRecord, models: Models) -> BatchRecord:
         """The batch's record, with the rendered file as its input.
 
+        `models` are those that the tenant may use.
         Raises InputRefusedError, and TransientError or UnansweredError while it cannot be read.
         """
         try:
             file = await self._state.files.get(record.tenant, record.fields["input_file_id"])
         except NotFoundError:
             async with self._slots:
-                await self._make(record)
+                await self._make(record, models)
             file = await self._state.files.get(record.tenant, record.fields["input_file_id"])
         place = {"bucket": file.bucket, "key": file.key, "etag": file.etag, "start": "0"}
         return BatchRecord({**record.fields, **place, "size": str(file.bytes)})
 
-    async def _make(self, record: BatchRecord) -> None:
+    async def _make(self, record: BatchRecord, models: Models) -> None:
         try:
             pinned = await read_dataset(self._storage, record.fields["dataset"])
         except (NotFoundError, BrokenObjectError) as error:
@@ -87,7 +92,7 @@ class DatasetInputs:
             # Another planner has just made it.
             return
         try:
-            stored = await self._upload(record, pinned, key)
+            stored = await self._upload(record, pinned, key, models)
         except InputRefusedError:
             await self._state.files.unreserve(key, f"{key}.json")
             raise
@@ -99,10 +104,13 @@ class DatasetInputs:
         crash.point("datasets.kept")
         log.info("dataset.rendered", batch_id=record.id, sources=len(pinned.sources))
 
-    async def _upload(self, record: BatchRecord, pinned: PinnedDataset, key: str) -> Stored:
+    async def _upload(
+        self, record: BatchRecord, pinned: PinnedDataset, key: str, models: Models
+    ) -> Stored:
         """Write the lines, and beside them what their rows carry along."""
+        lines_of = partial(self._lines, record, pinned, models)
         if not Dataset.model_validate_json(bytes(pinned.dataset)).carry:
-            return await self._storage.upload(key, self._lines(record, pinned))
+            return await self._storage.upload(key, lines_of())
         now = time.time()
         await reserve_copies(
             self._state, record.id, expires_at=record.number("expires_at"), now=now
@@ -110,7 +118,7 @@ class DatasetInputs:
         chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
 
         async def lines() -> AsyncIterator[bytes]:
-            async with aclosing(self._lines(record, pinned, carry=chunks.put)) as found:
+            async with aclosing(lines_of(carry=chunks.put)) as found:
                 async for chunk in found:
                     yield chunk
             await chunks.put(None)
@@ -148,12 +156,18 @@ class DatasetInputs:
         self,
         record: BatchRecord,
         pinned: PinnedDataset,
+        models: Models,
         *,
         carry: Carry = drop,
     ) -> AsyncGenerator[bytes, None]:
         """The input. Raises InputRefusedError at the end, or as soon as there is too much."""
         dataset = DatasetLines(
-            self._storage, pinned, record.fields["endpoint"], self.max_rows, carry=carry
+            self._storage,
+            pinned,
+            record.fields["endpoint"],
+            self.max_rows,
+            models=models,
+            carry=carry,
         )
         size = 0
         try:

@@ -248,7 +248,7 @@ class Planner:
         file_id = record.fields["input_file_id"]
         try:
             if "dataset" in record.fields:
-                record = await self._datasets.input_of(record)
+                record = await self._datasets.input_of(record, check.models)
             return record, await self._read(record, check, plan, shares)
         except NotFoundError as error:
             why = why_unreadable(error)

@@ -195,7 +195,9 @@ class DryRuns:
         check = await self._check(endpoint, tenant, self._limits.of_dataset(self._max_dataset_rows))
         size = sum(source.size for source in pinned.sources)
         tally = Tally(every=1 + size // _COUNTED_BYTES)
-        dataset = DatasetLines(self._storage, pinned, endpoint, self._max_dataset_rows)
+        dataset = DatasetLines(
+            self._storage, pinned, endpoint, self._max_dataset_rows, models=check.models
+        )
         async with self._slots.taken(tenant):
             await self._read(dataset.chunks(), check, tally)
         found = dataset.problems

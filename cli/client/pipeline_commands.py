@@ -61,7 +61,9 @@ def run(
         else:
             _take(gateway, pipeline, pipeline["output_file_id"], output)
         note(_text(pipeline))
-    end_with([code_of(pipeline)])
+        if _code_of(pipeline) is ExitCode.ROWS_FAILED:
+            note(f"To see why rows failed: batchyard pipeline fetch {pipeline['id']} --failed")
+    end_with([_code_of(pipeline)])
 
 
 @app.command()
@@ -81,7 +83,7 @@ def fetch(
         pipeline: Record = gateway.get(f"pipelines/{pipeline_id}")
         if wait:
             pipeline = _wait(gateway, pipeline)
-        code = code_of(pipeline)
+        code = _code_of(pipeline)
         if code is ExitCode.NOT_ENDED:
             note(f"{_line(pipeline)}. Wait with --wait.")
         elif table:
@@ -126,12 +128,20 @@ def cancel(pipeline_id: PipelineId, context: Context = None, *, as_json: AsJson 
     print_record(pipeline, _line, as_json=as_json)
 
 
+def _code_of(pipeline: Record) -> ExitCode:
+    """What became of it. A row may fail at a stage though its request did not."""
+    code = code_of(pipeline)
+    has_failed = code is ExitCode.DONE and pipeline["error_file_id"] is not None
+    return ExitCode.ROWS_FAILED if has_failed else code
+
+
 def _take(gateway: Any, pipeline: Record, file_id: str | None, output: Path | None) -> None:
     """Write the lines of one of its files, if there is one."""
     from cli.client.downloads import download
     from cli.client.sinks import PartFile, write
 
     if file_id is None:
+        note("There is no such row.")
         return
     if output is None:
         write(download(gateway, file_id))

@@ -95,7 +95,7 @@ def rows_of(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]
         needed.carrier.leave()
     except UnicodeDecodeError as error:
         raise UnreadableError("it is no UTF-8") from error
-    except (*_FAULTS, csv.Error) as error:
+    except _FAULTS as error:
         # Arrow's and Python's own words may quote a value.
         raise UnreadableError(f"it cannot be read as {source.format}") from error
 
@@ -155,7 +155,7 @@ def _csv(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
     csv.field_size_limit(MAX_OBJECT_BYTES)
     lines = io.TextIOWrapper(io.BufferedReader(file, _CHUNK_BYTES), "utf-8", newline="")
     reader = csv.reader(lines, strict=True)
-    filled = (values for values in reader if values)
+    filled = _filled(reader)
     names = next(filled, None)
     if names is None:
         return
@@ -167,6 +167,20 @@ def _csv(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
                 f"its line {reader.line_num} has {len(values)} values, and its head {len(names)}"
             )
         yield dict(zip(names, values, strict=True))
+
+
+def _filled(reader: Any) -> Iterator[list[str]]:
+    """The lines that are not empty. One that cannot be read is named by where it begins."""
+    while True:
+        begin = reader.line_num + 1
+        try:
+            values = next(reader, None)
+        except csv.Error:
+            raise UnreadableError(f"what begins in its line {begin} is no CSV") from None
+        if values is None:
+            return
+        if values:
+            yield values
 
 
 def _jsonl(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:

@@ -60,6 +60,11 @@ class RowError(BatchyardError):
         self.reason = reason
 
 
+def has_marks(text: str) -> bool:
+    """Whether a string of a template is one that each row makes anew."""
+    return any(mark in text for mark in _MARKS)
+
+
 def syntax_problem(template: Mapping[str, Any], filter_: str | None) -> SyntaxProblem | None:
     """Why the template or the filter cannot be read; None if both can. Runs nothing of them."""
     environment = _environment()
@@ -123,7 +128,7 @@ class RowTemplate:
                     self._constant(b"," if number else b"")
                     self._add(one, f"{param}[{number}]", depth + 1)
                 self._constant(b"]")
-            case str() if any(mark in value for mark in _MARKS):
+            case str() if has_marks(value):
                 names = _names(self._environment, param, value)
                 self.columns |= names
                 self._parts.append(_Leaf(param, names, _compiled(self._environment, param, value)))
@@ -214,7 +219,12 @@ def _parsed(environment: jinja2.Environment, param: str, text: str) -> jinja2.no
 
 def _reason(error: jinja2.TemplateSyntaxError) -> str:
     where = f" (its line {error.lineno})" if error.lineno > 1 else ""
-    return f"{error.message or 'it is no template'}{where}"
+    return f"{_words(error)}{where}"
+
+
+def _words(error: jinja2.TemplateError) -> str:
+    """What Jinja says, without the full stop of some of its sentences."""
+    return (error.message or "it is no template").rstrip(".")
 
 
 def _names(environment: jinja2.Environment, param: str, text: str) -> set[str]:
@@ -222,7 +232,7 @@ def _names(environment: jinja2.Environment, param: str, text: str) -> set[str]:
         return meta.find_undeclared_variables(_parsed(environment, param, text))
     except jinja2.TemplateError as error:
         # For example, a filter that does not exist.
-        raise MalformedTemplateError(SyntaxProblem(param, str(error.message))) from None
+        raise MalformedTemplateError(SyntaxProblem(param, _words(error))) from None
 
 
 def _compiled(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -103,27 +103,11 @@ class LineCheck:
             )
 
     def _check_model(self, number: int, model: object, url: str) -> None:
-        if not isinstance(model, str) or not model:
-            self.problems.add(
-                "invalid_request", number, "body.model", "Model parameter is required."
-            )
-        elif model not in self.models:
-            self.problems.add(
-                "model_not_found",
-                number,
-                "body.model",
-                f"The provided model '{shortened(model)}' is not supported by the Batch API.",
-            )
-        elif url not in ENDPOINTS:
-            # Reported already.
+        if (problem := model_problem(model, url, self.models)) is not None:
+            self.problems.add(problem.code, number, "body.model", problem.message)
+        elif not isinstance(model, str) or url not in ENDPOINTS:
+            # The address is reported already.
             return
-        elif url not in self.models[model]:
-            self.problems.add(
-                "model_not_found",
-                number,
-                "body.model",
-                f"The model '{model}' does not serve {url}.",
-            )
         elif self.is_mixed or model in self.models_seen or not self.models_seen:
             self.models_seen.add(model)
             self.last = url, model
@@ -135,3 +119,24 @@ class LineCheck:
                 f"The model '{model}' for this request does not match the rest of the batch. Each "
                 "batch must contain requests for a single model.",
             )
+
+
+class ModelProblem(NamedTuple):
+    """Why a request's model is none."""
+
+    code: str
+    message: str
+
+
+def model_problem(
+    model: object, url: str, models: Mapping[str, AbstractSet[str]]
+) -> ModelProblem | None:
+    """What is wrong with a request's model; None if it is one, and serves the endpoint."""
+    if not isinstance(model, str) or not model:
+        return ModelProblem("invalid_request", "Model parameter is required.")
+    if model not in models:
+        text = f"The provided model '{shortened(model)}' is not supported by the Batch API."
+        return ModelProblem("model_not_found", text)
+    if url in ENDPOINTS and url not in models[model]:
+        return ModelProblem("model_not_found", f"The model '{model}' does not serve {url}.")
+    return None

@@ -211,7 +211,7 @@ class InputCheck:
             requests = list(map(decoder.decode, lines))
         except DECODE_ERRORS:
             return None
-        if True in [request.body.stream for request in requests]:
+        if any(_streams_or_is_unending(request.body, ENDPOINTS[url]) for request in requests):
             return None
         counts = self._plain_sequences(lines, requests)
         if counts is None:
@@ -394,6 +394,13 @@ def _first_limit(body: Any, endpoint: Endpoint) -> int | None:
         if limit is not None:
             return limit
     return endpoint.default_limit
+
+
+def _streams_or_is_unending(body: Any, endpoint: Endpoint) -> bool:
+    """Whether an answer to this decoded body is to be a stream, or ends only with the context."""
+    if body.stream is True:
+        return True
+    return getattr(body, "ignore_eos", False) and _first_limit(body, endpoint) is None
 
 
 def _asked_for(endpoint: Endpoint, body: Body | dict[str, Any]) -> tuple[int | None, int, bool]:

@@ -59,7 +59,6 @@ class _GenerateBody(Body):
 
     compared: ClassVar[frozenset[str]] = frozenset(
         {
-            "ignore_eos",
             "logprob_token_ids",
             "min_tokens",
             "n",

@@ -41,7 +41,6 @@ class ResponseBody(Body):
     compared: ClassVar[frozenset[str]] = frozenset(
         {
             "background",
-            "ignore_eos",
             "prompt",
             "structured_outputs",
             "text",

@@ -233,13 +233,16 @@ async def test_a_filter_a_sample_and_a_limit_choose_rows_and_their_ids_stay(
     ("wanted", "code", "line", "param", "says"),
     [
         ({"template": {"model": "{{ nope }}"}}, "unknown_column", None, "input.template", "'nope'"),
-        ({"template": {"a": "{{ text|nope }}"}}, "invalid_template", None, "input.template.a",
-         "nope"),
-        ({"template": {"a": "{{ 1 // (n - 2) }}"}}, "invalid_row", 2, "input.template.a",
-         "ZeroDivisionError"),
+        ({"template": {"model": "m", "a": "{{ text|nope }}"}}, "invalid_template", None,
+         "input.template.a", "nope"),
+        ({"template": {"model": "m", "a": "{{ 1 // (n - 2) }}"}}, "invalid_row", 2,
+         "input.template.a", "ZeroDivisionError"),
         ({"custom_id": "score"}, "invalid_row", 1, "input.custom_id", "float"),
         ({"filter": "n > 99"}, "empty_file", None, "input", "None of the dataset's 2 rows"),
-        ({"template": {"messages": []}}, "invalid_request", 1, "body.model", "Model"),
+        ({"template": {"messages": []}}, "invalid_request", None, "input.template.model", "Model"),
+        ({"template": ASK | {"model": "nope"}}, "model_not_found", None, "input.template.model",
+         "'nope' is not supported"),
+        ({"template": ASK | {"model": "{{ same }}"}}, "model_not_found", 1, "body.model", "'same'"),
     ],
 )  # fmt: skip
 async def test_what_is_wrong_is_told_before_anything_runs_with_its_place(
@@ -284,6 +287,28 @@ async def test_all_bad_rows_are_told_and_no_file_is_made(yard: BatchYard) -> Non
     assert [one["line"] for one in problems] == [2, 4]
     assert all("the row has no 'text'" in one["message"] for one in problems)
     assert await yard.storage.keys("files/acme/") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        (b'text,n\n"two\nlines",1\nb,2,3\n', "unreadable_dataset", "line 4 has 3 values"),
+        (b'text,n\na,1\n"my secret,2\nc,3\n', "unreadable_dataset", "begins in its line 3 is no"),
+        (b"text,n\n", "empty_file", "has no rows"),
+        (b"", "empty_file", "has no rows"),
+    ],
+)
+async def test_what_is_wrong_with_a_csv_file_is_told_with_its_line(
+    yard: BatchYard, body: bytes, code: str, says: str
+) -> None:
+    await put(yard, "t.csv", body)
+
+    record = await planned(yard, objects="t.csv")
+
+    [problem] = json.loads(record.fields["errors"])
+    assert problem["code"] == code
+    assert says in problem["message"]
+    assert "my secret" not in problem["message"]
 
 
 async def test_an_object_that_changed_since_the_creation_is_not_read(yard: BatchYard) -> None:

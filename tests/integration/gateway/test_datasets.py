@@ -146,6 +146,18 @@ async def test_a_dry_run_tells_of_every_bad_row(acme: Caller, bucket: Storage) -
     assert "no number" not in str(found)
 
 
+async def test_a_dry_run_tells_of_a_wrong_model_once(acme: Caller, bucket: Storage) -> None:
+    await _put(acme, bucket, "a.csv", "a", "b")
+    wanted = _input(acme, bucket)
+    wanted["template"] |= {"model": "nope"}
+
+    found = (await _create(acme, wanted, dry_run=True)).json()
+
+    [error] = found["errors"]["data"]
+    assert (error["code"], error["param"]) == ("model_not_found", "input.template.model")
+    assert "rendered" not in found
+
+
 async def test_a_batch_asks_for_a_table_by_http(
     acme: Caller, bucket: Storage, gateway_state: State
 ) -> None:

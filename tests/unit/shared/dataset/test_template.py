@@ -122,6 +122,8 @@ def test_what_cannot_be_read_is_told_without_running_it(
 
     assert problem is not None
     assert problem.param == param
+    # Who shows it ends the sentence.
+    assert not problem.reason.endswith(".")
 
 
 def test_reading_a_template_runs_none_of_it() -> None:

@@ -57,6 +57,7 @@ def test_what_most_requests_of_a_batch_say_is_plain() -> None:
         "tools": [tool],
         "response_format": {"type": "json_schema", "json_schema": schema},
         "metadata": {"ticket": "17"},
+        "ignore_eos": True,
     }
 
     assert _is_plain(CHAT, {**GOOD[CHAT], **common})
