@@ -40,14 +40,15 @@ from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.live_client import LiveClient
 from gateway.live_doors import LiveDoors
+from gateway.live_media import LiveMedia
 from gateway.live_messages import LiveMessages
 from gateway.live_request import LiveModels
+from gateway.memory import Memory
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
 from gateway.traces import Traced
 from gateway.ui import routes as ui
 from gateway.ui.feed import Feed
-from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
 from shared.bus.relay import Relay
@@ -86,7 +87,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         state = State(settings.redis_url.get_secret_value(), patience_seconds=patience)
         storage = open_storage(settings, patience_seconds=patience)
         bus = Bus(settings.amqp_url.get_secret_value())
-        guard = Guard(settings.webhook_networks)
+        guard, media_guard = Guard(settings.webhook_networks), Guard(settings.media_networks)
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
         feed = Feed(state, heartbeat_seconds=settings.heartbeat_seconds)
         app.state.streams = (watchers, feed)
@@ -138,10 +139,16 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                 open_streams,
                 downloads,
                 live_calls,
-                LiveModels.of(catalog),
+                LiveModels.of(catalog, settings.places),
                 LiveDoors(state),
                 live_client,
-                UploadMemory(settings.upload_memory_bytes),
+                LiveMedia(
+                    storage,
+                    media_guard,
+                    timeout_seconds=settings.media_seconds,
+                    max_bytes=settings.media_memory_bytes,
+                ),
+                Memory(settings.upload_memory_bytes, "another upload"),
                 feed,
             )
             async with LiveMessages(services).answered():
@@ -150,11 +157,9 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             await end(relaying)
         finally:
             guard.close()
-            await watchers.end()
-            await feed.end()
-            await open_streams.end()
-            await downloads.end()
-            await live_calls.end()
+            media_guard.close()
+            for streams in (watchers, feed, open_streams, downloads, live_calls):
+                await streams.end()
             await live_client.close()
             await bus.close()
             storage.close()

@@ -9,11 +9,12 @@ from fastapi import Depends, Request
 from gateway.dry_run import DryRuns
 from gateway.live_client import LiveClient
 from gateway.live_doors import LiveDoors
+from gateway.live_media import LiveMedia
 from gateway.live_request import LiveModels
+from gateway.memory import Memory
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
 from gateway.ui.feed import Feed
-from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
 from shared.catalog import Catalog
@@ -47,7 +48,8 @@ class Services:
     live_models: LiveModels
     live_doors: LiveDoors
     live_client: LiveClient
-    upload_memory: UploadMemory
+    live_media: LiveMedia
+    upload_memory: Memory
     feed: Feed
 
 

@@ -26,6 +26,7 @@ from gateway.file_rules import (
 from gateway.file_store import keep, live_file, no_such_file, objects, reserve
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from gateway.limits import require_room
+from gateway.memory import upload_bytes
 from gateway.own_adapters import require_adapter, require_takers
 from gateway.route_docs import form_body
 from shared import crash, ids
@@ -86,7 +87,7 @@ async def receive_file(
         check(fields)
         require_takers(services.catalog, fields.get("purpose"))
 
-    with services.upload_memory.taken(request, tenant):
+    with services.upload_memory.taken(tenant, upload_bytes(request)):
         await reserve(services, key)
         crash.point("files.reserved")
         try:

@@ -40,18 +40,21 @@ async def answer_live(request: Request, tenant: Tenant, services: Use) -> Respon
     """
     path = request.scope["path"]
     body = await _body_of(request, services.settings.max_live_bytes)
-    asked, adapter = await asked_of(services, tenant, path, object_of(body))
+    said = object_of(body)
+    asked, adapter = await asked_of(services, tenant, path, said)
     place = await begun(services, tenant, asked, request.state.limit_headers.update)
-    call = Handed(
-        path,
-        body,
-        tenant,
-        cache_salt(services.settings.cache_key, tenant, asked.model.share_prefixes),
-        request.state.request_id,
-        adapter,
-    )
     async with AsyncExitStack() as stack:
         stack.enter_context(services.live_calls.counting(place))
+        bringing = stack.enter_async_context(services.live_media.brought(tenant, asked, said))
+        with_media = await unless_gone(request.receive, bringing)
+        call = Handed(
+            path,
+            with_media or body,
+            tenant,
+            cache_salt(services.settings.cache_key, tenant, asked.model.share_prefixes),
+            request.state.request_id,
+            adapter,
+        )
         answer = await unless_gone(request.receive, handed_on(services, asked, call, stack))
         if answer.content_type.startswith(EVENTS):
             return _LiveStream(answer, path, stack.pop_all())

@@ -96,7 +96,8 @@ async def asked_of(
     settings = await services.state.tenants.settings(tenant)
     adapter = await adapter_of(services, tenant, body.get("model"))
     is_own = adapter is not None
-    return services.live_models.read(path, body, settings.may_use, is_own=is_own), adapter
+    asked = services.live_models.read(path, body, settings.may_use, tenant=tenant, is_own=is_own)
+    return asked, adapter
 
 
 async def _brought(services: Services, door: Door, call: Handed, attempt: AsyncExitStack) -> Answer:

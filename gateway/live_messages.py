@@ -122,16 +122,18 @@ class LiveMessages:
             raise InvalidInputError(text, param="stream", code="invalid_value")
         rate = live_rate(services.settings)
         place = await begun(services, tenant, asked, headers.update, requests=rate)
-        call = Handed(
-            path,
-            json.dumps(request.body).encode(),
-            tenant,
-            cache_salt(services.settings.cache_key, tenant, asked.model.share_prefixes),
-            request_id,
-            adapter,
-        )
         async with AsyncExitStack() as stack:
             stack.enter_context(services.live_calls.counting(place))
+            bringing = services.live_media.brought(tenant, asked, request.body)
+            with_media = await stack.enter_async_context(bringing)
+            call = Handed(
+                path,
+                with_media or json.dumps(request.body).encode(),
+                tenant,
+                cache_salt(services.settings.cache_key, tenant, asked.model.share_prefixes),
+                request_id,
+                adapter,
+            )
             answer = await handed_on(services, asked, call, stack)
             body = await whole(answer)
         if len(body) > MAX_MESSAGE_BYTES // 2:

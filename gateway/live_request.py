@@ -7,12 +7,14 @@ from typing import Any, NamedTuple, Self
 from shared.adapters import adapter_named
 from shared.catalog import Catalog, LiveCalls
 from shared.errors import InvalidInputError, NotFoundError
+from shared.input_places import InputPlaces
 from shared.openai.bodies import Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS, Endpoint
-from shared.openai.media import MediaRules
+from shared.openai.media import Medium, wanted_media
 from shared.openai.media_tokens import media_prediction
 from shared.openai.row_limits import int_of, sequences
 from shared.openai.row_rules import RowRules
+from shared.tenant_rules import TenantRules
 
 #: Characters of a prompt for each token, about.
 _CHARACTERS_A_TOKEN = 4
@@ -36,6 +38,8 @@ class LiveRequest(NamedTuple):
     """A call that its model may answer."""
 
     model: LiveModel
+    #: Media that have to be fetched, each in its place of the body.
+    wanted: tuple[Medium, ...]
     #: What the call counts against the tenant's tokens a minute.
     tokens: int
 
@@ -43,13 +47,15 @@ class LiveRequest(NamedTuple):
 class LiveModels:
     """The names that live calls may use."""
 
-    def __init__(self, models: Mapping[str, LiveModel]) -> None:
+    def __init__(self, models: Mapping[str, LiveModel], rules: TenantRules) -> None:
         self._models = models
+        self._rules = rules
 
     @classmethod
-    def of(cls, catalog: Catalog) -> Self:
-        """Those of the catalog."""
-        return cls({name: _live_model(catalog, name) for name in catalog.served_names()})
+    def of(cls, catalog: Catalog, places: InputPlaces) -> Self:
+        """Those of the catalog; `places` are those of all tenants."""
+        models = {name: _live_model(catalog, name) for name in catalog.served_names()}
+        return cls(models, TenantRules(catalog, places))
 
     def read(
         self,
@@ -57,9 +63,10 @@ class LiveModels:
         body: Mapping[str, Any],
         may_use: Callable[[str], bool],
         *,
+        tenant: str,
         is_own: bool = False,
     ) -> LiveRequest:
-        """The request of a body. Raises InvalidInputError and NotFoundError.
+        """The request of a tenant's body. Raises InvalidInputError and NotFoundError.
 
         `is_own` says that it names an adapter of its tenant's.
         """
@@ -83,8 +90,8 @@ class LiveModels:
                 code="model_not_live",
             )
         endpoint = ENDPOINTS[path]
-        _require_good(endpoint, model, body)
-        return LiveRequest(model, _tokens(endpoint, model, body))
+        _require_good(endpoint, self._rules.of(tenant)[known_as], body)
+        return LiveRequest(model, wanted_media(body), _tokens(endpoint, model, body))
 
 
 def object_of(text: bytes) -> dict[str, Any]:
@@ -100,25 +107,22 @@ def object_of(text: bytes) -> dict[str, Any]:
 
 def _live_model(catalog: Catalog, name: str) -> LiveModel:
     entry = catalog.model(name)
-    rules = entry.row_rules
-    # Nothing fetches the media of a live call: it brings them along.
-    data = MediaRules(limits=rules.media.limits)
     return LiveModel(
         catalog.lane_of(name).name,
         frozenset(entry.endpoints),
-        rules.model_copy(update={"media": data}),
+        entry.row_rules,
         entry.live,
         entry.share_prefixes,
         takes_adapters=name in catalog.adapter_takers,
     )
 
 
-def _require_good(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any]) -> None:
+def _require_good(endpoint: Endpoint, rules: RowRules, body: Mapping[str, Any]) -> None:
     if not endpoint.has_content(body):
         raise InvalidInputError(
             f"you must provide a {endpoint.content} parameter", param=endpoint.content
         )
-    found = model.rules.refusal(endpoint.path, body, is_live=True)
+    found = rules.refusal(endpoint.path, body, is_live=True)
     if found is None and isinstance(read := read_body(endpoint.body, body), Refusal):
         found = read
     if found is not None:

@@ -1,5 +1,6 @@
 """The settings of the gateway, besides those of all processes."""
 
+from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
@@ -29,6 +30,23 @@ class GatewaySettings(SharedSettings):
         ge=1,
         description="memory for all running uploads of one gateway; each takes its size, at most "
         "24 MiB, and a tenant no more than it leaves free. Further uploads are refused with 429",
+    )
+    media_memory_bytes: int = Field(
+        default=536_870_912,
+        ge=1,
+        description="memory for the media that the running live calls of one gateway name by URLs, "
+        "shared as that of uploads",
+    )
+    media_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(),
+        description="private networks where the hosts of a model's `media_domains` may be, as a "
+        'JSON list such as `["10.1.0.0/16"]`; without it, only public addresses are called. Set '
+        "the same for gateway and lane jobs",
+    )
+    media_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="how long the download of one image, sound or video may take",
     )
     max_assembled_bytes: int = Field(
         default=8_589_934_592,

@@ -12,6 +12,7 @@ from gateway.file_rules import require_purpose, seconds_kept
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from gateway.limit_errors import no_room
 from gateway.limits import require_room
+from gateway.memory import upload_bytes
 from gateway.own_adapters import require_takers
 from gateway.route_docs import form_body, json_body
 from gateway.upload_assembly import complete
@@ -88,7 +89,7 @@ async def create_upload_part(
         max_file_bytes=MAX_PART_BYTES,
     )
     part_id = request.state.made = ids.new_part_id()
-    with services.upload_memory.taken(request, tenant):
+    with services.upload_memory.taken(tenant, upload_bytes(request)):
         chunks = _part_bytes(form, request.stream())
         stored = await storage.upload(f"{upload.prefix}{part_id}", chunks)
     crash.point("uploads.part_stored")

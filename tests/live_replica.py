@@ -52,7 +52,7 @@ class App:
         body = json.loads((await receive())["body"])
         self.bodies.append(body)
         self.request_ids.append(dict(scope["headers"])[b"x-request-id"].decode())
-        says = body["messages"][-1]["content"] if "messages" in body else HELLO
+        says = _said(body)
         if says == REFUSE:
             error = {"message": "Too long.", "type": "BadRequestError", "param": None, "code": 400}
             await send_result(send, failure(400, error))
@@ -88,6 +88,11 @@ class App:
         for task in (going, ending):
             task.cancel()
         return going in done
+
+
+def _said(body: dict[str, Any]) -> str:
+    content = body["messages"][-1]["content"] if "messages" in body else HELLO
+    return str(content if isinstance(content, str) else content[0]["text"])
 
 
 class _Loader:

@@ -126,7 +126,7 @@ class AdapterShelf:
                 try:
                     await self._loader.load(name, folder)
                 except LoadError as error:
-                    return _refused(f"The adapter cannot be loaded: {error}")
+                    return not_loaded(str(error))
                 except EngineGoneError as error:
                     return failure(SERVER_ERROR, {"message": str(error), "type": "server_error"})
                 undo.pop_all()
@@ -182,6 +182,11 @@ def unknown(name: str) -> Answer:
             "code": _NOT_FOUND,
         },
     )
+
+
+def not_loaded(reason: str) -> Answer:
+    """To requests of an adapter that vLLM cannot load."""
+    return _refused(f"The adapter cannot be loaded: {reason}")
 
 
 def _refused(message: str) -> Answer:

@@ -7,7 +7,7 @@ on the model's weights shows only when the model loads.
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from shared.openai.endpoints import ENDPOINTS, Task, endpoints_of
 from worker.engine_endpoints import not_answered
 from worker.engine_environment import forks_core
 from worker.engine_need import needs
+from worker.model_folder import model_folder
 
 #: Each of them is enough.
 _SOUND_LIBRARIES = ("soundfile", "av")
@@ -83,9 +84,8 @@ def _endpoint_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[s
         if missing := [one for one in model.endpoints if one not in answered]:
             field = "tasks" if marks.has(("models", name, "tasks")) else "endpoints"
             at = ("models", name, field)
-            yield f"{path}:{marks.line(at)}: models.{name}.{field}: " + not_answered(
-                missing, answered
-            )
+            where = f"{path}:{marks.line(at)}: models.{name}.{field}"
+            yield f"{where}: {not_answered(missing, answered)}: {_written(tasks)}"
 
 
 def _hearing_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
@@ -102,15 +102,27 @@ def _hearing_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[st
 
 
 def _guesses(marks: Marks, catalog: Catalog) -> Iterator[str]:
-    """Models that give numbers, and of which only the engine will know what they do."""
+    """Models that do something else or more than they are taken for, or of which that is unknown.
+
+    Only folders tell all processes what a model does.
+    """
+    unknown: dict[str, list[str]] = {}
     for name, model in catalog.models.items():
-        told = any(marks.has(("models", name, field)) for field in ("tasks", "endpoints"))
-        if model.runner == "pooling" and not told and _tasks(model) is None:
+        if any(marks.has(("models", name, field)) for field in ("tasks", "endpoints")):
+            continue
+        if (tasks := _tasks(model)) is None:
+            unknown.setdefault(" and ".join(model.tasks), []).append(f"models.{name}")
+        elif {*endpoints_of(tasks)} > {*model.endpoints}:
             yield (
-                f"models.{name}: its files are not on this machine, so it is taken for "
-                f"{' and '.join(model.tasks)}. Write `tasks` if it does something else, such as "
-                "`[rerank]`: rows for what it does not do fail only once its engine starts"
+                f"models.{name}: it does more than {' and '.join(model.tasks)}, for which it is "
+                f"taken, because it is no folder. Write {_written(tasks)} for all of it"
             )
+    for taken_for, names in unknown.items():
+        yield (
+            f"{', '.join(names)}: taken for {taken_for}, because the files that would tell are "
+            "neither on this machine nor to be had from the hub. Write `tasks` for a model that "
+            "does something else, such as `[rerank]`: its rows fail only once its engine starts"
+        )
 
 
 def _room_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
@@ -123,20 +135,14 @@ def _room_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
 
 
 def _tasks(model: Model) -> tuple[Task, ...] | None:
-    """What the model does by its own files; None if they are not on this machine."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
+    """What the model does by its own files; None if they cannot be had."""
+    folder = model_folder(model)
+    return None if folder is None else tasks_in(folder, model.engine)
 
-    folder = Path(model.source)
-    if not folder.is_dir():
-        try:
-            found = try_to_load_from_cache(model.source, "config.json", revision=model.revision)
-        except HFValidationError:
-            return None
-        if not isinstance(found, str):
-            return None
-        folder = Path(found).parent
-    return tasks_in(folder, model.engine)
+
+def _written(tasks: Sequence[Task]) -> str:
+    """The tasks as the catalog has them."""
+    return f"`tasks: [{', '.join(tasks)}]`"
 
 
 def _known_arguments() -> dict[str, list[Any]]:

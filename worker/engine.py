@@ -26,6 +26,7 @@ from shared.ordering.work import Work
 from worker.adapter_loader import VllmLoader
 from worker.adapter_shelf import AdapterShelf, unknown
 from worker.answers import Answers
+from worker.catalog_adapters import answers_of_unloaded, load_each_alone
 from worker.collector import collector_paused
 from worker.core_life import CoreLife, while_core_lives
 from worker.drain import Drain, before_stop
@@ -142,6 +143,7 @@ class BatchServer(LLMServer):
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
         share_vocabularies()
+        load_each_alone()
         sweep_leftovers(logs_of_ray())
         self._fronts = None
         if self._front_count > 1:
@@ -204,6 +206,7 @@ class BatchServer(LLMServer):
         app = await engine.build_asgi_app()
         self._openai = OpenAILayer(app)
         self._shelf = _shelf(self._model, self._client, app)
+        self._unloaded = answers_of_unloaded(app)
         config = self._client.vllm_config
         self._tries_grammars = config.model_config.runner_type != "pooling" and needs_trials(config)
         return app
@@ -437,10 +440,8 @@ class BatchServer(LLMServer):
         if not isinstance(request, Request):
             return request
         body = request.body
-        if self._tries_grammars and isinstance(body, dict):
-            refusal_of_grammar = await self._grammars.refused(work.tenant, grammars(body))
-            if refusal_of_grammar is not None:
-                return refusal_of_grammar
+        if (refusal_of_body := await self._refused_here(body, work.tenant)) is not None:
+            return refusal_of_body
         async with self._with_adapter(row, body, work) as refusal_of_adapter:
             if refusal_of_adapter is not None:
                 return refusal_of_adapter
@@ -514,14 +515,22 @@ class BatchServer(LLMServer):
 
     async def _refused_live(self, url: str, body: Any, tenant: str) -> Answer | None:
         found = refused(self._rules, url, body, is_live=True)
-        if found is None and self._tries_grammars and isinstance(body, dict):
-            return await self._grammars.refused(tenant, grammars(body))
-        return found
+        return found or await self._refused_here(body, tenant)
+
+    async def _refused_here(self, body: Any, tenant: str) -> Answer | None:
+        """What the replica alone knows against a request that keeps to the rules."""
+        if not isinstance(body, dict):
+            return None
+        if (found := self._unloaded.get(str(body.get("model")))) is not None:
+            return found
+        return (
+            await self._grammars.refused(tenant, grammars(body)) if self._tries_grammars else None
+        )
 
     @property
     def _reads_rows(self) -> bool:
         """Whether something of a row has to be known here before a front has it."""
-        return self._shelf is not None or self._tries_grammars
+        return self._shelf is not None or bool(self._unloaded) or self._tries_grammars
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()

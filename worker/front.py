@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from shared.openai.row_rules import RowRules
+from worker.catalog_adapters import load_each_alone
 from worker.engine_bounds import refuse_killers
 from worker.engine_front import keep_environment
 from worker.engine_results import SERVER_ERROR, failure
@@ -107,6 +108,7 @@ async def _app(setup: SimpleNamespace, core: RemoteCore, rules: RowRules) -> Any
     )
     refuse_killers(client)
     keep_environment()
+    load_each_alone()
     state = State()
     await init_app_state(
         client,

@@ -13,7 +13,8 @@ from weakref import WeakValueDictionary
 
 from shared.errors import TransientError
 from shared.input_places import InputPlaces
-from shared.openai.media import media_refusal, too_many_bytes
+from shared.media_fetcher import MediaFetcher, MediaRefusedError
+from shared.openai.media import media_refusal
 from shared.openai.row_rules import RowRules
 from shared.ordering.work import Work
 from shared.outbound import Guard
@@ -26,8 +27,7 @@ from worker.engine_errors import (
     Results,
 )
 from worker.engine_results import refusal
-from worker.media_fetcher import MediaFetcher, MediaRefusedError, TooLargeError
-from worker.media_lines import MediaLine, media_line, put, written
+from worker.media_lines import MediaLine, media_line, written
 from worker.outcomes import worst
 from worker.row_limiter import RowLimiter
 from worker.settings import WorkerSettings
@@ -132,24 +132,16 @@ class MediaEngine:
         """Put the row's media into it; returns why it cannot run, if so, and the bytes fetched."""
         tenant = row.work.tenant
         rules = self._rules.with_places(self._places.of(tenant))
-        limits = rules.media.limits
         # Planning has asked the same. The login that is used here may read more than the tenant.
         found = media_refusal(row.line.body, rules.media, extra_fields=rules.extra_fields)
         if found is not None:
             return refusal(f"{found.message}.", param=found.param), 0
-        size = 0
-        for medium in row.line.wanted:
-            try:
-                file = await self._fetcher.fetch(tenant, medium.url, max_bytes=limits.bytes - size)
-            except TooLargeError:
-                return refusal(f"{too_many_bytes(limits)}.", param=medium.place), 0
-            except MediaRefusedError as error:
-                return refusal(f"{error}.", param=medium.place), 0
-            except TransientError as error:
-                raise EngineUnavailableError("S3 is away, and rows name media in it.") from error
-            size += len(file)
-            put(medium, file)
-        return None, size
+        try:
+            return None, await self._fetcher.fill(tenant, row.line.wanted, rules.media.limits)
+        except MediaRefusedError as error:
+            return refusal(f"{error}.", param=error.place), 0
+        except TransientError as error:
+            raise EngineUnavailableError("S3 is away, and rows name media in it.") from error
 
     def _no_longer_waits(self, call: "_Call", row: _Row, task: "asyncio.Task[None]") -> None:
         call.waiting.discard(task)

@@ -1,13 +1,12 @@
-"""Lines whose requests name media by URLs, and the same lines with the media in them. Pure."""
+"""Lines whose requests name media by URLs. Pure."""
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from shared.openai.media import Medium, media_of
+from shared.openai.media import Medium, wanted_media
 
 
 class MediaLine(NamedTuple):
@@ -34,15 +33,8 @@ def media_line(line: bytes) -> MediaLine | None:
         return None
     if not isinstance(request, dict) or not isinstance(request.get("body"), dict):
         return None
-    wanted = tuple(medium for medium in media_of(request["body"]) if not medium.is_data)
+    wanted = wanted_media(request["body"])
     return MediaLine(request, wanted) if wanted else None
-
-
-def put(medium: Medium, file: bytes) -> None:
-    """Put the file into its place of the request, as the engine takes it."""
-    # Neutral, because vLLM reads some media types in ways of their own.
-    data = base64.b64encode(file).decode()
-    medium.holder[medium.name] = f"data:application/octet-stream;base64,{data}"
 
 
 def written(line: MediaLine) -> bytes:

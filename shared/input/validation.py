@@ -39,6 +39,7 @@ from shared.openai.media_tokens import may_have_media, media_prediction
 from shared.openai.row_limits import int_of, sequences
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.openai.shapes import BatchError, BatchWarning
+from shared.openai.torn_texts import torn_text
 
 #: Lines that are decoded together: few enough to stay in the processor's cache.
 _LINES_TOGETHER = 64
@@ -317,7 +318,11 @@ class InputCheck:
         rules = self.rules.get(model, DEFAULT_RULES)
         found: Body | Refusal | None = None
         if raw is not None:
-            found = rules.refusal(endpoint.path, raw) or read_body(endpoint.body, raw)
+            found = (
+                rules.refusal(endpoint.path, raw)
+                or torn_text(line, raw)
+                or read_body(endpoint.body, raw)
+            )
         if isinstance(found, Refusal):
             self.refused += 1
             self._refused.add(self._line_number, found)

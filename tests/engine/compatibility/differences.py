@@ -62,7 +62,8 @@ DIFFERENCES: Mapping[str, Difference] = {
     ),
     "medium": Difference(
         "Media come as `data:`, from the tenant's places in S3, or from hosts that the operator "
-        "names ([media](configuration.md#media-of-requests)); lane jobs fetch them, not engines.",
+        "names ([media](configuration.md#media-of-requests)); lane jobs and gateways fetch them, "
+        "not engines.",
         _refused("Send the media along as a `data:` URL", "parts in the engine's own form"),
     ),
     "half a pair": Difference(

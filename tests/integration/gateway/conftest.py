@@ -32,7 +32,12 @@ CATALOG = """\
 pools:
   cpu: {resources: {CPU: 1}}
 models:
-  tiny: {pools: [cpu], live: {wait_seconds: 1}, tenant_lora: {max_bytes: 100000}}
+  tiny:
+    pools: [cpu]
+    live: {wait_seconds: 1}
+    tenant_lora: {max_bytes: 100000}
+    media_domains: [127.0.0.1]
+    media_limits: {bytes: 1000}
   ears: {pools: [cpu], tasks: [transcription], live: {wait_seconds: 1}}
   meta-llama/Llama-3.1-8B:
     pools: [cpu]
@@ -84,6 +89,7 @@ def settings(redis_url: str, amqp_url: str, s3: S3, catalog: Path) -> GatewaySet
             "catalog": catalog,
             "completion_windows": ("24h", "7d"),
             "max_upload_bytes": 60_000_000,
+            "media_networks": ("127.0.0.0/8",),
             "service_user": urlsplit(amqp_url).username,
         }
     )

@@ -1,6 +1,7 @@
 """Live calls by message: a real broker, a real gateway, real doors."""
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -23,6 +24,7 @@ from shared.storage import Storage
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import LANE, Gateway, Start, running
 from tests.live_replica import ANSWER, DIE, HELLO, LARGE, REFUSE, WAIT
+from tests.media_host import FILE
 
 CHAT = "/v1/chat/completions"
 _SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
@@ -123,6 +125,22 @@ async def test_a_question_gets_the_engines_answer_and_nothing_of_it_is_kept(
     assert replica.app.request_ids == [answer["request_id"]]
     assert {"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"} <= answer["headers"].keys()
     assert await service.waiting() == 0
+
+
+async def test_a_picture_that_a_message_names_is_fetched(
+    service: Asker, start: Start, bucket: Storage
+) -> None:
+    replica = await start("sees-messages")
+    await bucket.put(f"inbox/{service.tenant}/a.png", FILE)
+    url = {"url": f"s3://{bucket.bucket}/inbox/{service.tenant}/a.png"}
+    parts = [{"type": "text", "text": HELLO}, {"type": "image_url", "image_url": url}]
+
+    await service.send(body={"messages": [{"role": "user", "content": parts}]})
+
+    assert (await service.answer())["status_code"] == 200
+    [seen] = replica.app.bodies
+    shown = seen["messages"][0]["content"][1]["image_url"]["url"]
+    assert base64.b64decode(shown.partition(",")[2]) == FILE
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,15 @@
 import asyncio
 import base64
 import json
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
 from shared.input_places import InputPlaces
+from shared.media_fetcher import MediaFetcher
 from shared.openai.media import MediaLimits, MediaRules
 from shared.openai.row_rules import RowRules
 from shared.ordering.work import Work
@@ -20,55 +19,14 @@ from shared.outbound import Guard, Network, Resolver
 from shared.storage import Storage
 from tests.eventually import eventually
 from tests.faults.s3_proxy import Refusal, S3Proxy, s3_proxy
+from tests.media_host import FILE, MediaHost, media_host
 from tests.servers import S3
 from worker.engine_errors import EngineGoneError, EngineUnavailableError, Result, Results
 from worker.media_engine import MediaEngine
-from worker.media_fetcher import MediaFetcher
 
-_FILE = b"\x89PNG and more"
 _LOOPBACK: tuple[Network, ...] = (ip_network("127.0.0.0/8"),)
 _PLACES = {"*": ["s3://shared-media/{tenant}/"]}
-_DATA = "data:application/octet-stream;base64," + base64.b64encode(_FILE).decode()
-
-
-class _Host(BaseHTTPRequestHandler):
-    """A host that somebody else owns."""
-
-    def do_GET(self) -> None:
-        self.server.paths.append(self.path)  # type: ignore[attr-defined]  # ours
-        if self.path == "/redirect":
-            self.send_response(302)
-            self.send_header("location", "/secret")
-            self.end_headers()
-        elif self.path == "/broken" or self.server.paths.count("/busy") in (1, 2):  # type: ignore[attr-defined]  # ours
-            self.send_response(503)
-            self.end_headers()
-        elif self.server.paths.count("/cut") in (1, 2):  # type: ignore[attr-defined]  # ours
-            self.close_connection = True
-        elif self.path == "/endless":
-            self.send_response(200)
-            self.end_headers()
-            while True:
-                self.wfile.write(b"x" * 65536)
-        else:
-            self.send_response(200)
-            self.send_header("content-length", str(len(_FILE)))
-            self.end_headers()
-            self.wfile.write(_FILE)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Host)
-        self.paths: list[str] = []
-
-    def handle_error(self, *_: Any) -> None:
-        """Whoever has enough hangs up."""
+_DATA = "data:application/octet-stream;base64," + base64.b64encode(FILE).decode()
 
 
 class _Engine:
@@ -93,13 +51,9 @@ class _Engine:
 
 
 @pytest.fixture
-def host() -> Iterator[_Server]:
-    server = _Server()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
+def host() -> Iterator[MediaHost]:
+    with media_host() as host:
+        yield host
 
 
 @asynccontextmanager
@@ -120,9 +74,9 @@ async def _an_engine(
 
 
 async def test_the_engine_gets_the_bytes_of_what_a_request_names(
-    storage: Storage, host: _Server
+    storage: Storage, host: MediaHost
 ) -> None:
-    await storage.put("inbox/acme/a b?c.png", _FILE)
+    await storage.put("inbox/acme/a b?c.png", FILE)
     urls = [f"http://127.0.0.1:{host.server_port}/a", f"s3://{storage.bucket}/inbox/acme/a b?c.png"]
 
     async with _an_engine(storage) as (engine, behind):
@@ -134,7 +88,7 @@ async def test_the_engine_gets_the_bytes_of_what_a_request_names(
 
 
 async def test_a_tenant_gets_nothing_of_another_ones_places(storage: Storage) -> None:
-    await storage.put("inbox/umbrella/a.png", _FILE)
+    await storage.put("inbox/umbrella/a.png", FILE)
     url = f"s3://{storage.bucket}/inbox/umbrella/a.png"
 
     async with _an_engine(storage) as (engine, behind):
@@ -158,7 +112,7 @@ async def test_an_object_that_is_not_there_costs_its_own_row_alone(storage: Stor
 
 @pytest.mark.parametrize("networks", [(), (ip_network("10.0.0.0/8"),)])
 async def test_a_domain_that_leads_to_a_private_address_is_not_called(
-    storage: Storage, host: _Server, networks: tuple[Network, ...]
+    storage: Storage, host: MediaHost, networks: tuple[Network, ...]
 ) -> None:
     """The operator has named the domain; its owner lets it point into the fleet."""
 
@@ -178,7 +132,7 @@ async def test_a_domain_that_leads_to_a_private_address_is_not_called(
 
 
 async def test_an_address_that_changes_after_it_was_checked_is_not_called(
-    storage: Storage, host: _Server
+    storage: Storage, host: MediaHost
 ) -> None:
     """DNS rebinding: the second lookup would have another answer."""
     answers = iter([["127.0.0.1"]])
@@ -196,9 +150,9 @@ async def test_an_address_that_changes_after_it_was_checked_is_not_called(
 
 
 async def test_a_host_that_is_busy_is_asked_again_and_one_that_stays_so_costs_its_own_row(
-    storage: Storage, host: _Server, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, host: MediaHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.media_fetcher._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("shared.media_fetcher._PAUSES", (0.0, 0.0))
     busy, broken = (f"http://127.0.0.1:{host.server_port}/{name}" for name in ("busy", "broken"))
 
     async with _an_engine(storage) as (engine, behind):
@@ -213,9 +167,9 @@ async def test_a_host_that_is_busy_is_asked_again_and_one_that_stays_so_costs_it
 
 
 async def test_a_host_that_hangs_up_is_asked_again(
-    storage: Storage, host: _Server, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, host: MediaHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.media_fetcher._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("shared.media_fetcher._PAUSES", (0.0, 0.0))
 
     async with _an_engine(storage) as (engine, _):
         results = await _run(engine, _line("x", f"http://127.0.0.1:{host.server_port}/cut"))
@@ -224,7 +178,7 @@ async def test_a_host_that_hangs_up_is_asked_again(
     assert _urls(results[0]) == [_DATA]
 
 
-async def test_a_redirect_is_not_followed(storage: Storage, host: _Server) -> None:
+async def test_a_redirect_is_not_followed(storage: Storage, host: MediaHost) -> None:
     url = f"http://127.0.0.1:{host.server_port}/redirect"
 
     async with _an_engine(storage) as (engine, behind):
@@ -235,13 +189,13 @@ async def test_a_redirect_is_not_followed(storage: Storage, host: _Server) -> No
     assert behind.seen == []
 
 
-async def test_what_is_too_large_is_read_no_further(storage: Storage, host: _Server) -> None:
+async def test_what_is_too_large_is_read_no_further(storage: Storage, host: MediaHost) -> None:
     await storage.put("inbox/acme/large", b"x" * 2000)
     endless = f"http://127.0.0.1:{host.server_port}/endless"
     large = f"s3://{storage.bucket}/inbox/acme/large"
     small = f"http://127.0.0.1:{host.server_port}/a"
 
-    limits = MediaLimits(bytes=2 * len(_FILE))
+    limits = MediaLimits(bytes=2 * len(FILE))
     async with _an_engine(storage, limits=limits) as (engine, _):
         results = await _run(
             engine, _line("x", endless), _line("x", large), _line("x", small, small, small),
@@ -254,7 +208,7 @@ async def test_what_is_too_large_is_read_no_further(storage: Storage, host: _Ser
 
 
 async def test_while_s3_is_away_rows_wait_and_have_no_result(s3: S3, storage: Storage) -> None:
-    await storage.put("inbox/acme/a", _FILE)
+    await storage.put("inbox/acme/a", FILE)
     url = f"s3://{storage.bucket}/inbox/acme/a"
     with _behind_proxy(s3, storage) as (proxy, behind):
         proxy.judge = lambda *_: Refusal(500, "UnknownError")
@@ -269,7 +223,7 @@ async def test_while_s3_is_away_rows_wait_and_have_no_result(s3: S3, storage: St
 
 
 async def test_an_engine_that_dies_names_the_rows_that_it_died_with(
-    storage: Storage, host: _Server
+    storage: Storage, host: MediaHost
 ) -> None:
     url = f"http://127.0.0.1:{host.server_port}/a"
     lines = [_line("x"), _line("die", url), _line("y")]

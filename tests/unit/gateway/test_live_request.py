@@ -6,6 +6,7 @@ import pytest
 from gateway.live_request import LiveModels, LiveRequest, object_of
 from shared.catalog import Catalog
 from shared.errors import BatchyardError, InvalidInputError, NotFoundError
+from shared.input_places import InputPlaces
 
 CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
 CATALOG = Catalog.model_validate(
@@ -15,6 +16,7 @@ CATALOG = Catalog.model_validate(
             "chat": {
                 "pools": ["cpu"],
                 "live": {},
+                "media_domains": ["media.example"],
                 "lora": {"adapter": "/adapter"},
                 "engine": {"max_model_len": 4096},
             },
@@ -23,13 +25,13 @@ CATALOG = Catalog.model_validate(
         },
     }
 )
-MODELS = LiveModels.of(CATALOG)
+MODELS = LiveModels.of(CATALOG, InputPlaces("batchyard", "inbox/{tenant}/", {}))
 HI = [{"role": "user", "content": "x" * 400}]
 
 
 def read(path: str = CHAT, **fields: Any) -> LiveRequest:
     body = {"model": "chat", "messages": HI, **fields}
-    return MODELS.read(path, body, lambda name: name != "secret")
+    return MODELS.read(path, body, lambda name: name != "secret", tenant="acme")
 
 
 def test_a_model_and_its_adapters_answer_on_the_lane_of_the_model() -> None:
@@ -62,10 +64,35 @@ def test_a_picture_counts_as_in_rows_of_batches() -> None:
     assert 210 <= read(messages=says, max_tokens=10).tokens <= 250
 
 
+def _says(*urls: str) -> list[dict[str, Any]]:
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"role": "user", "content": parts}]
+
+
+def test_media_of_the_tenants_places_and_of_the_models_domains_are_to_be_fetched() -> None:
+    urls = ["s3://batchyard/inbox/acme/a.png", "https://media.example/b.png"]
+
+    asked = read(messages=_says(*urls, "data:image/png;base64,AAAA"))
+
+    assert [medium.url for medium in asked.wanted] == urls
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://batchyard/inbox/umbrella/a.png", "https://other.example/b.png", "file:///b.png"]
+)
+def test_media_from_elsewhere_are_refused_with_their_place(url: str) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"s3://batchyard/inbox/acme/.*media\.example"
+    ) as no:
+        read(messages=_says(url))
+
+    assert no.value.param == "messages.0.content.0.image_url"
+
+
 def test_vectors_have_no_answer_that_counts() -> None:
     body = {"model": "mini", "input": "x" * 400}
 
-    assert MODELS.read(EMBEDDINGS, body, lambda _: True).tokens == 101
+    assert MODELS.read(EMBEDDINGS, body, lambda _: True, tenant="acme").tokens == 101
 
 
 @pytest.mark.parametrize(
@@ -85,7 +112,7 @@ def test_what_no_engine_gets_is_refused_with_its_place(
     path: str, text: bytes, kind: type[BatchyardError], param: str | None
 ) -> None:
     with pytest.raises(kind) as refused:
-        MODELS.read(path, object_of(text), lambda name: name != "secret")
+        MODELS.read(path, object_of(text), lambda name: name != "secret", tenant="acme")
 
     assert getattr(refused.value, "param", None) == param
 

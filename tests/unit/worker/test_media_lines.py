@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from worker.media_lines import media_line, put, written
+from worker.media_lines import media_line, written
 
 _URL = "https://media.example/é.png"
 
@@ -38,7 +38,7 @@ def test_each_file_is_put_where_its_url_was() -> None:
     assert found is not None
 
     for number, medium in enumerate(found.wanted):
-        put(medium, bytes([number]))
+        medium.put(bytes([number]))
 
     [message] = json.loads(written(found))["body"]["messages"]
     first, text, second = message["content"]
@@ -60,7 +60,7 @@ def test_a_sound_stands_beside_the_other_fields() -> None:
     assert found is not None
 
     [medium] = found.wanted
-    put(medium, b"\0")
+    medium.put(b"\0")
 
     assert medium.place == "file_url"
     assert json.loads(written(found))["body"] == {

@@ -46,6 +46,16 @@ def test_lines_that_are_no_requests_are_told_where_they_do_not_fail_the_batch() 
     assert found.message.startswith("Requests that get an error for `invalid_json_line`: 2. ")
 
 
+def test_half_a_character_is_told_before_the_engine_refuses_it() -> None:
+    check = _checked(
+        [line("a", body={**_BODY, "messages": [{"role": "user", "content": "\ud83d"}]})]
+    )
+
+    [found] = check.refusals
+    assert "half of a surrogate pair" in found.message
+    assert check.problems == []
+
+
 def test_more_fields_than_twenty_are_left_out() -> None:
     bodies = [{**_BODY, f"field{number}": 1} for number in range(30)]
 

@@ -275,7 +275,7 @@ def test_every_bad_line_is_reported_with_its_number() -> None:
 @pytest.mark.parametrize(
     ("url", "body", "param"),
     [
-        (CHAT, {"messages": [{"role": "user", "content": "cut \ud83d"}]}, None),
+        (CHAT, {"messages": [{"role": "user", "content": "cut \ud83d"}]}, "messages.0.content"),
         (CHAT, {"messages": [], "user": "\udc00"}, None),
         (CHAT, {"messages": [], "stream": "no"}, None),
         (CHAT, {"messages": [], "stream": True}, "stream"),

@@ -1,20 +1,23 @@
-"""Gets media that requests name by URLs: from S3, and over http from checked addresses."""
+"""Gets media that requests name by URLs: from S3, and over http from checked addresses.
+
+Lane jobs fetch those of rows, and gateways those of live calls.
+"""
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from weakref import WeakValueDictionary
 
 import httpcore
 
 from shared.errors import BatchyardError, NotFoundError, TransientError
-from shared.openai.media import S3_SCHEME, bucket_and_key
+from shared.openai.media import S3_SCHEME, MediaLimits, Medium, bucket_and_key, too_many_bytes
 from shared.outbound import Guard, RefusedAddressError, read_url
 from shared.outbound_network import GuardedNetwork
 from shared.storage import Storage
 
 #: Media that are fetched for one tenant at once: its slow hosts must not hold up other tenants.
-_AT_ONCE = 8
+MEDIA_AT_ONCE = 8
 _PAUSES = (0.5, 2.0)
 _OK = 200
 #: Answers after which the same request may succeed.
@@ -25,7 +28,11 @@ _UNREACHABLE = "It could not be downloaded: its host does not answer at a public
 
 
 class MediaRefusedError(BatchyardError):
-    """A medium cannot be had; the message is for the tenant."""
+    """A medium cannot be had; the message is for the tenant. `place` is its field, if known."""
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class TooLargeError(MediaRefusedError):
@@ -55,12 +62,30 @@ class MediaFetcher:
         )
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
+    async def fill(self, tenant: str, wanted: Iterable[Medium], limits: MediaLimits) -> int:
+        """Put each file into its place of the request, as the engine takes it; the bytes of all.
+
+        The caller has checked that the tenant may have them. Raises MediaRefusedError with the
+        place, and TransientError while S3 is away.
+        """
+        size = 0
+        for medium in wanted:
+            try:
+                file = await self.fetch(tenant, medium.url, max_bytes=limits.bytes - size)
+            except TooLargeError as error:
+                raise MediaRefusedError(too_many_bytes(limits), medium.place) from error
+            except MediaRefusedError as error:
+                raise MediaRefusedError(str(error), medium.place) from error
+            size += len(file)
+            medium.put(file)
+        return size
+
     async def fetch(self, tenant: str, url: str, *, max_bytes: int) -> bytes:
         """The file. The caller has checked that the tenant may have it.
 
         Raises MediaRefusedError, and TransientError while S3 is away.
         """
-        turns = self._turns.setdefault(tenant, asyncio.Semaphore(_AT_ONCE))
+        turns = self._turns.setdefault(tenant, asyncio.Semaphore(MEDIA_AT_ONCE))
         async with turns:
             if url.startswith(S3_SCHEME):
                 return await self._read(url, max_bytes)
