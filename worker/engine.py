@@ -2,12 +2,11 @@
 
 import asyncio
 import hashlib
-import json
 import math
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,6 @@ from shared.doors import Door
 from shared.engines import ReplicaNumbers
 from shared.errors import SetupError
 from shared.monitoring.log import configure_own
-from shared.openai.endpoints import ENDPOINTS
-from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
 from worker.adapter_loader import VllmLoader
 from worker.adapter_shelf import AdapterShelf, unknown
@@ -48,7 +45,7 @@ from worker.engine_errors import (
 )
 from worker.engine_front import keep_environment, stop_statistics
 from worker.engine_numbers import CoreMeter
-from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
+from worker.engine_results import SERVER_ERROR
 from worker.engine_seats import Capacity
 from worker.engine_stages import StageClock
 from worker.engine_start import adapted_engine_class, skip_telemetry
@@ -69,7 +66,6 @@ from worker.front_count import fronts_here
 from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
-from worker.known_failures import explained
 from worker.leftovers import logs_of_ray, sweep_leftovers
 from worker.live_calls import LiveCalls
 from worker.live_control import Goals, Yielding
@@ -79,8 +75,8 @@ from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
-from worker.row_rules import bounded_result, refused, rules_from
-from worker.rows import usage_of
+from worker.row_requests import Request, RowAnswer, answer_of, request_of
+from worker.row_rules import refused, rules_from
 from worker.tokenizer_copies import share_vocabularies
 
 with collector_paused():
@@ -104,9 +100,9 @@ _DEATH_SECONDS = 30.0
 _LAST_WORD_SECONDS = 2.0
 #: A core that restarts may take so many times as long as the first start of its replica.
 _STARTS = 3
-#: How long a result waits for others before it is sent, in seconds. A message costs about as much
-#: as the answer of a short row.
-_GROUP_SECONDS = 0.01
+#: How long a result waits for others before it is sent, in seconds. A message costs as much as the
+#: answers of several short rows, and the last result of a call never waits.
+_GROUP_SECONDS = 0.05
 #: How long it holds what the lane job says that batches need: longer than it says nothing.
 _NEEDED_SECONDS = 60.0
 #: Answers are kept for as long as the claims of a dead lane job take to run out, and a new one to
@@ -211,6 +207,8 @@ class BatchServer(LLMServer):
         self._openai = OpenAILayer(app)
         self._shelf = _shelf(self._model, self._client, app)
         self._unloaded = answers_of_unloaded(app)
+        config = self._client.vllm_config
+        self._tries_grammars = config.model_config.runner_type != "pooling" and needs_trials(config)
         return app
 
     async def _stand_before_core(self) -> None:
@@ -436,60 +434,50 @@ class BatchServer(LLMServer):
             return error
 
     async def _run_line(self, row: _Row, line: bytes, work: Work) -> Result:
-        try:
-            request = json.loads(line)
-            url, body = request["url"], request["body"]
-            request_id = request.get("request_id")
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return refusal(
-                "This line is not a request. Write a JSON object with a `url` and a `body`."
-            )
-        # vLLM's app has more, some of it not for tenants: loading adapters, shutting down.
-        if url not in ENDPOINTS:
-            return refusal(
-                f"There is no endpoint {url!r}. Use one of {', '.join(ENDPOINTS)}.",
-                status=404,
-                param="url",
-            )
-        if isinstance(body, dict) and wants_stream(ENDPOINTS[url], body):
-            return refusal(
-                "Streaming is not supported in the Batch API. Leave out `stream`.",
-                param="body.stream",
-                code="streaming_unsupported",
-            )
-        if (refusal_of_body := await self._refused(url, body, work.tenant)) is not None:
+        if self._fronts is not None and not self._reads_rows:
+            return await self._enter_and_answer(row, partial(self._fronts.answer, line), work)
+        request = request_of(line, self._rules)
+        if not isinstance(request, Request):
+            return request
+        body = request.body
+        if (refusal_of_body := await self._refused_here(body, work.tenant)) is not None:
             return refusal_of_body
-        if isinstance(body, dict):
-            body = self._rules.bounded(url, body)
-        if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
-            request_id = None  # it would not be a valid header
         async with self._with_adapter(row, body, work) as refusal_of_adapter:
             if refusal_of_adapter is not None:
                 return refusal_of_adapter
-            return await self._enter_and_answer(row, url, body, request_id, work)
+            answering = (
+                partial(self._answer_here, request)
+                if self._fronts is None
+                else partial(self._fronts.answer, line)
+            )
+            return await self._enter_and_answer(row, answering, work)
 
     async def _enter_and_answer(
-        self, row: _Row, url: str, body: Any, request_id: str | None, work: Work
+        self, row: _Row, answering: Callable[[], Awaitable[RowAnswer]], work: Work
     ) -> Result:
         async with self._entrance.entered(work) as guest:
             self._guests[row] = guest
             began_at = time.monotonic()
             try:
-                answer = await (self._fronts or self._openai).answer(url, body, request_id)
-                _require_wanted()
-                if not self._client.errored:
-                    answer = explained(body, answer)
-                result = bounded_result(self._rules, answer)
+                status, body, usage = await answering()
             finally:
                 # The row may run again already while this run of it is being cancelled.
                 if not self._client.errored and self._guests.get(row) is guest:
                     del self._guests[row]
-            if answer[0] == SUCCESS:
+            if usage is not None:
                 # Others may be answered before they are computed.
                 self.clock.note_row(began_at)
-                self._entrance.learn(guest, usage_of(answer[1]))
+                self._entrance.learn(guest, usage)
             seconds = self._gpus * self._entrance.settle(guest)
-            return result[0], result[1], round(1_000_000 * seconds)
+            return status, body, round(1_000_000 * seconds)
+
+    async def _answer_here(self, request: Request) -> RowAnswer:
+        """Let vLLM's front in this process answer it."""
+        answer = await self._openai.answer(*request)
+        _require_wanted()
+        if self._client.errored:
+            return RowAnswer(*answer)
+        return answer_of(request, answer, self._rules)
 
     @asynccontextmanager
     async def _with_adapter(self, row: _Row, body: Any, work: Work) -> AsyncIterator[Answer | None]:
@@ -526,17 +514,23 @@ class BatchServer(LLMServer):
             await self._shelf.forget(names)
 
     async def _refused_live(self, url: str, body: Any, tenant: str) -> Answer | None:
-        return await self._refused(url, body, tenant, is_live=True)
+        found = refused(self._rules, url, body, is_live=True)
+        return found or await self._refused_here(body, tenant)
 
-    async def _refused(
-        self, url: str, body: Any, tenant: str, *, is_live: bool = False
-    ) -> Answer | None:
-        found = refused(self._rules, url, body, is_live=is_live)
-        if found is None and self._unloaded and isinstance(body, dict):
-            found = self._unloaded.get(str(body.get("model")))
-        if found is None and isinstance(body, dict) and needs_trials(self._client.vllm_config):
-            return await self._grammars.refused(tenant, grammars(body))
-        return found
+    async def _refused_here(self, body: Any, tenant: str) -> Answer | None:
+        """What the replica alone knows against a request that keeps to the rules."""
+        if not isinstance(body, dict):
+            return None
+        if (found := self._unloaded.get(str(body.get("model")))) is not None:
+            return found
+        return (
+            await self._grammars.refused(tenant, grammars(body)) if self._tries_grammars else None
+        )
+
+    @property
+    def _reads_rows(self) -> bool:
+        """Whether something of a row has to be known here before a front has it."""
+        return self._shelf is not None or bool(self._unloaded) or self._tries_grammars
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()

@@ -119,7 +119,9 @@ class EngineLedger:
 
     def _pass(self, now: float) -> None:
         """The time since the last change was busy if anything was in the engine."""
-        seconds, self._at = max(0.0, now - self._at), max(now, self._at)
+        if now <= self._at:
+            return
+        seconds, self._at = now - self._at, now
         if self._owners:
             self._busy += seconds
             self._period_busy += seconds

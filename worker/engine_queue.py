@@ -5,7 +5,7 @@ the engine can take are rendered and tokenized.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import exp, inf
 
@@ -89,7 +89,10 @@ class EngineQueue:
     def add(self, work: Work) -> QueuedRow:
         """Let a row wait; the order among the rows of a batch is that of their coming."""
         # The same row may come twice, from a lane job that died and from the next one.
-        row = QueuedRow(work._replace(number=next(self._numbers), prefix=_salted_prefix(work)))
+        work = Work(work.batch_id, next(self._numbers), *work[2:])
+        if work.cache_salt and work.prefix:
+            work = work._replace(prefix=_salted(work.prefix, work.cache_salt))
+        row = QueuedRow(work)
         self._waiting[_key(row.work)] = row
         self._line.add(row.work)
         if self._may_use_spare(row.work):
@@ -232,10 +235,8 @@ class Rate:
         self._at = now
 
 
-def _salted_prefix(work: Work) -> tuple[int, ...]:
-    if not work.cache_salt:
-        return work.prefix
-    return tuple(hash((work.cache_salt, block)) for block in work.prefix)
+def _salted(prefix: Iterable[int], salt: str) -> tuple[int, ...]:
+    return tuple(hash((salt, block)) for block in prefix)
 
 
 def _key(work: Work) -> tuple[str, int]:

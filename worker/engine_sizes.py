@@ -3,8 +3,11 @@
 from shared.catalog import Model
 
 #: One call brings this part of an engine's seats, between these bounds. A short row costs about as
-#: much as its part of a call; several calls keep an engine full while some of them end.
-_CALL_PART, _MIN_CALL_ROWS, _MAX_CALL_ROWS = 4, 16, 64
+#: much as its part of a call, and a call of twice as many rows hardly more than one of half as
+#: many; several calls keep an engine full while some of them end.
+_CALL_PART, _MIN_CALL_ROWS, _MAX_CALL_ROWS = 4, 16, 128
+#: The same part where a row takes one step: its seats are as many as it has rows in a moment.
+_VECTORS_CALL_PART = 2
 
 #: On fewer, the start of a second one costs more than it brings.
 _PROCESSORS_FOR_TWO_MAPPERS = 8
@@ -43,7 +46,8 @@ def rows_of_call(model: Model, asked: int | None = None) -> int:
     """How many rows one call to the engine brings; the settings may ask for a number."""
     if asked is not None:
         return asked
-    return max(_MIN_CALL_ROWS, min(_MAX_CALL_ROWS, model.seats // _CALL_PART))
+    part = _VECTORS_CALL_PART if model.runner == "pooling" else _CALL_PART
+    return max(_MIN_CALL_ROWS, min(_MAX_CALL_ROWS, model.seats // part))
 
 
 def mappers_of_wave(processors: int, asked: int | None = None) -> int:

@@ -6,21 +6,27 @@ it belongs to has the core, the queue and the seats; it ends with the replica.
 
 import asyncio
 import gc
-import json
 import os
 import pickle
 import socket
 from types import SimpleNamespace
 from typing import Any
 
+import structlog
+
+from shared.openai.row_rules import RowRules
 from worker.catalog_adapters import load_each_alone
 from worker.engine_bounds import refuse_killers
 from worker.engine_front import keep_environment
+from worker.engine_results import SERVER_ERROR, failure
 from worker.front_core import RemoteCore, row_number
 from worker.front_link import Answer, Cancel, Link, Message, Outputs, Ping, Pong, Ready, Row, Setup
 from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
+from worker.row_requests import Request, RowAnswer, answer_of, request_of
 from worker.row_rules import rules_from
+
+log = structlog.get_logger()
 
 
 class Front:
@@ -31,6 +37,7 @@ class Front:
         self._link = Link(self._take, _end)
         self._core: RemoteCore | None = None
         self._openai: OpenAILayer | None = None
+        self._rules = rules_from(os.environ)
         self._rows: dict[int, asyncio.Task[None]] = {}
 
     async def run(self, replica: socket.socket) -> None:
@@ -39,7 +46,7 @@ class Front:
         await loop.create_connection(lambda: self._link, sock=replica)
         setup = await self._setup
         self._core = RemoteCore(self._link.send, setup.supported_tasks)
-        self._openai = OpenAILayer(await _app(setup, self._core))
+        self._openai = OpenAILayer(await _app(setup, self._core, self._rules))
         gc.collect()
         gc.freeze()
         self._link.send(Ready(os.getpid()))
@@ -67,11 +74,19 @@ class Front:
     async def _answer(self, row: Row) -> None:
         assert self._openai is not None  # noqa: S101  # it was ready before it had rows
         row_number.set(row.number)
-        status, body = await self._openai.answer(row.url, json.loads(row.body), row.request_id)
-        self._link.send(Answer(row.number, status, body))
+        try:
+            request = request_of(row.line, self._rules)
+            if isinstance(request, Request):
+                answer = answer_of(request, await self._openai.answer(*request), self._rules)
+            else:
+                answer = RowAnswer(*request)
+        except Exception as error:  # noqa: BLE001  # the replica waits for an answer
+            log.error("front.not_answered", reason=type(error).__name__)  # noqa: TRY400
+            answer = RowAnswer(*failure(SERVER_ERROR, {"type": "server_error"}))
+        self._link.send(Answer(row.number, answer))
 
 
-async def _app(setup: SimpleNamespace, core: RemoteCore) -> Any:
+async def _app(setup: SimpleNamespace, core: RemoteCore, rules: RowRules) -> Any:
     """The application of vLLM, as Ray's server makes it."""
     from starlette.datastructures import State
     from vllm.entrypoints.openai.api_server import build_app, init_app_state
@@ -81,7 +96,6 @@ async def _app(setup: SimpleNamespace, core: RemoteCore) -> Any:
     from vllm.v1.executor import Executor
 
     load_general_plugins()  # type: ignore[no-untyped-call]  # vLLM's
-    rules = rules_from(os.environ)
     register_media_connector(rules.media.limits)
     # The constructor has no parameter for it.
     factory: Any = EngineCoreClient

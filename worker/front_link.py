@@ -5,10 +5,13 @@ Messages of one moment travel together: each frame is a list of them, after its 
 
 import asyncio
 import struct
+import time
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
 import msgspec
+
+from worker.row_requests import RowAnswer
 
 _LENGTH = struct.Struct("!Q")
 
@@ -24,12 +27,10 @@ class Setup(_Message):
 
 
 class Row(_Message):
-    """To a front: answer this request; `body` is JSON."""
+    """To a front: answer the request of this line."""
 
     number: int
-    url: str
-    body: bytes
-    request_id: str | None
+    line: bytes
 
 
 class Cancel(_Message):
@@ -76,8 +77,7 @@ class Answer(_Message):
     """From a front: the result of a row."""
 
     number: int
-    status: int
-    body: bytes
+    answer: RowAnswer
 
 
 Message: TypeAlias = Setup | Row | Cancel | Outputs | Ping | Ready | Pong | Add | Abort | Answer
@@ -91,6 +91,8 @@ class Link(asyncio.Protocol):
         self._take = take
         self._lost = lost
         self._transport: asyncio.Transport | None = None
+        #: When something last came, by the monotonic clock.
+        self.heard_at = 0.0
         self._received = bytearray()
         self._unsent: list[Message] = []
         self._encoder = msgspec.msgpack.Encoder()
@@ -111,6 +113,7 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        self.heard_at = time.monotonic()
         self._received += data
         while len(self._received) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]

@@ -7,10 +7,10 @@ in the row's place; what the core says goes to the front that has the row.
 import asyncio
 import contextvars
 import itertools
-import json
 import os
 import pickle
 import signal
+import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +22,6 @@ import cloudpickle  # type: ignore[import-untyped]  # it has no types
 import structlog
 
 from shared.errors import SetupError, TransientError
-from worker.engine_errors import Answer as RowAnswer
 from worker.engine_results import SERVER_ERROR, failure
 from worker.fork_server import ForkServer, Kind
 from worker.front_link import (
@@ -39,6 +38,7 @@ from worker.front_link import (
     Row,
     Setup,
 )
+from worker.row_requests import RowAnswer
 
 log = structlog.get_logger()
 
@@ -76,7 +76,6 @@ class _Front:
         self.rows: dict[int, _GivenRow] = {}
         self.is_ready = asyncio.Event()
         self.is_gone = asyncio.Event()
-        self.heard_at = 0.0
         self.link: Link
 
     def end(self) -> None:
@@ -160,13 +159,13 @@ class Fronts:
                 raise SetupError("The engine's front processes do not start; see their logs.")
             await asyncio.sleep(0.1)
 
-    async def answer(self, url: str, body: Any, request_id: str | None) -> RowAnswer:
-        """As `worker.openai_layer.OpenAILayer` does. Raises FrontGoneError."""
+    async def answer(self, line: bytes) -> RowAnswer:
+        """The answer to the request of a line, or why it may not run. Raises FrontGoneError."""
         front = await self._least_loaded()
         number = next(self._numbers)
         row = _GivenRow(asyncio.get_running_loop().create_future(), contextvars.copy_context())
         front.rows[number] = row
-        front.link.send(Row(number, url, json.dumps(body).encode(), request_id))
+        front.link.send(Row(number, line))
         try:
             return await row.answer
         except asyncio.CancelledError:
@@ -233,13 +232,15 @@ class Fronts:
 
     async def _watch(self, front: _Front, gone: "asyncio.Task[Any]") -> None:
         """Return when the front is gone; one that is silent for too long is killed."""
-        loop = asyncio.get_running_loop()
         while not gone.done():
-            asked_at = loop.time()
+            asked_at = time.monotonic()
             front.link.send(Ping())
             await asyncio.wait([gone], timeout=_PING_SECONDS)
             # Time in which this process stood still itself does not count.
-            if min(loop.time(), asked_at + _PING_SECONDS) - front.heard_at > _SILENT_SECONDS:
+            if (
+                min(time.monotonic(), asked_at + _PING_SECONDS) - front.link.heard_at
+                > _SILENT_SECONDS
+            ):
                 log.error("front.hung", front=front.index, rows=len(front.rows))
                 front.end()
 
@@ -251,14 +252,13 @@ class Fronts:
                 row.answer.set_exception(FrontGoneError("The front that had the row died."))
 
     def _take(self, front: _Front, message: Message) -> None:
-        front.heard_at = asyncio.get_running_loop().time()
         match message:
             case Add():
                 self._add(front, message)
-            case Answer(number=number, status=status, body=body):
+            case Answer(number=number, answer=answer):
                 row = front.rows.get(number)
                 if row is not None and not row.answer.done():
-                    row.answer.set_result((status, body))
+                    row.answer.set_result(answer)
             case Abort(ids=ids):
                 task = asyncio.create_task(self._abort(front, ids))
                 self._aborting.add(task)
@@ -351,7 +351,9 @@ class Fronts:
 
 def _failed() -> RowAnswer:
     """What vLLM answers to each row of a dead engine."""
-    return failure(SERVER_ERROR, {"message": "The engine died.", "type": "server_error"})
+    return RowAnswer(
+        *failure(SERVER_ERROR, {"message": "The engine died.", "type": "server_error"})
+    )
 
 
 def _pickled(setup: SimpleNamespace, index: int) -> bytes:

@@ -19,6 +19,7 @@ _GRANTED = {
     ("worker/engine.py", "_heal_until_hopeless"): "whatever it is, a new replica may help",
     ("worker/engine_start.py", "register_model_classes"): "vLLM finds the words for such a model",
     ("worker/fork_server.py", "_load_tokenizer"): "whoever needs it finds the words for it",
+    ("worker/front.py", "_answer"): "the replica waits for an answer to each row",
     ("worker/fronts.py", "_enter"): "a row's failure is its result",
     ("worker/grammar_trial.py", "_try"): "a foreign compiler's error is its verdict",
     ("worker/openai_layer.py", "_answer"): "the app finds the words for what is wrong",

@@ -1,7 +1,7 @@
 import pytest
 
 from shared.catalog import Model
-from worker.engine_sizes import mappers_of_wave, rows_at_once
+from worker.engine_sizes import mappers_of_wave, rows_at_once, rows_of_call
 
 
 @pytest.mark.parametrize(("engine", "seats"), [({}, 256), ({"max_num_seqs": 8}, 8)])
@@ -20,3 +20,15 @@ def test_a_wave_has_two_processes_on_a_large_machine_unless_the_settings_say_oth
     processors: int, asked: int | None, mappers: int
 ) -> None:
     assert mappers_of_wave(processors, asked) == mappers
+
+
+@pytest.mark.parametrize(
+    ("seats", "runner", "rows"),
+    [(8, None, 16), (256, None, 64), (4096, None, 128), (64, "pooling", 32), (256, "pooling", 128)],
+)
+def test_a_call_brings_more_rows_where_a_row_takes_one_step(
+    seats: int, runner: str | None, rows: int
+) -> None:
+    engine = {"max_num_seqs": seats} | ({"runner": runner} if runner else {})
+
+    assert rows_of_call(Model(name="m", pools=("gpu",), engine=engine)) == rows

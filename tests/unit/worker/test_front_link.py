@@ -6,17 +6,22 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.slices import SliceUsage
 from tests.eventually import eventually
 from worker.front_link import Abort, Add, Answer, Cancel, Link, Message, Outputs, Ping, Row
+from worker.row_requests import RowAnswer
 
 _NUMBERS = st.integers(0, 2**63 - 1)
+_ANSWERS = st.builds(
+    RowAnswer, st.just(200), st.binary(), st.none() | st.builds(SliceUsage, _NUMBERS, _NUMBERS)
+)
 _MESSAGES: Any = st.one_of(
-    st.builds(Row, _NUMBERS, st.text(), st.binary(), st.none() | st.text()),
+    st.builds(Row, _NUMBERS, st.binary()),
     st.builds(Cancel, _NUMBERS),
     st.builds(Outputs, st.lists(st.binary())),
     st.builds(Add, _NUMBERS, st.text(), st.lists(st.binary())),
     st.builds(Abort, st.lists(st.text())),
-    st.builds(Answer, _NUMBERS, st.just(200), st.binary()),
+    st.builds(Answer, _NUMBERS, _ANSWERS),
     st.builds(Ping),
 )
 
@@ -56,7 +61,7 @@ async def test_large_messages_arrive_in_their_order() -> None:
     taken: list[Message] = []
     link, other = await _pair(taken.append)
 
-    sent: list[Message] = [Answer(number, 200, bytes(3_000_000)) for number in range(5)]
+    sent: list[Message] = [Answer(number, RowAnswer(200, bytes(3_000_000))) for number in range(5)]
     for message in sent:
         link.send(message)
 
