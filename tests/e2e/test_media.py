@@ -1,4 +1,4 @@
-"""Pictures in rows, in S3 and at a host that the operator allows are seen alike."""
+"""Pictures in requests, in S3 and at a host that the operator allows are seen alike."""
 
 import base64
 import threading
@@ -10,7 +10,7 @@ from typing import Any
 from cli.fleet.catalog import VISION_MODEL
 from cli.fleet.credentials import TENANT
 from examples.images.drawing import pictures
-from tests.e2e.conftest import MEDIA_HOST, RunningFleet, request_lines
+from tests.e2e.conftest import COLD_SECONDS, MEDIA_HOST, RunningFleet, request_lines
 
 _PICTURES = [file for _, file in pictures()]
 
@@ -86,14 +86,18 @@ async def test_a_picture_is_the_same_from_a_row_from_s3_and_from_an_allowed_host
             ),
             "/v1/chat/completions",
         )
-        ended = fleet.wait(batch)
+        ended = fleet.wait(batch, seconds=COLD_SECONDS)
+        # The gateway fetches what a live call names.
+        urls = _data(_PICTURES[0]), f"s3://batchyard/{key}", f"{host}/first.png"
+        at_once = [fleet.client.chat.completions.create(**_asks(url)) for url in urls]
 
     assert ended.status == "completed"
+    assert len({one.choices[0].message.content for one in at_once}) == 1
     found = {one["custom_id"]: _answer(one) for one in fleet.results(ended)}
     assert found["row-0"] == found["row-1"] == found["row-2"]
     assert found["row-3"] != found["row-0"]
     # It was busy once, and was asked again; the other one stayed so, and cost its own row.
-    assert asked.count("/first.png") == 2
+    assert asked.count("/first.png") == 3
     assert asked.count("/busy.png") == 3
     failed = {one["custom_id"]: one["response"]["body"]["error"] for one in fleet.errors(ended)}
     assert failed.keys() == {"row-4", "row-5"}
