@@ -65,7 +65,7 @@ from worker.fork_server import ForkServer
 from worker.front_count import fronts_here
 from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
-from worker.grammars import grammars
+from worker.grammars import grammars, may_have_grammars
 from worker.leftovers import logs_of_ray, sweep_leftovers
 from worker.live_calls import LiveCalls
 from worker.live_control import Goals, Yielding
@@ -434,7 +434,7 @@ class BatchServer(LLMServer):
             return error
 
     async def _run_line(self, row: _Row, line: bytes, work: Work) -> Result:
-        if self._fronts is not None and not self._reads_rows:
+        if self._fronts is not None and not self._reads(line):
             return await self._enter_and_answer(row, partial(self._fronts.answer, line), work)
         request = request_of(line, self._rules)
         if not isinstance(request, Request):
@@ -527,10 +527,11 @@ class BatchServer(LLMServer):
             await self._grammars.refused(tenant, grammars(body)) if self._tries_grammars else None
         )
 
-    @property
-    def _reads_rows(self) -> bool:
+    def _reads(self, line: bytes) -> bool:
         """Whether something of a row has to be known here before a front has it."""
-        return self._shelf is not None or bool(self._unloaded) or self._tries_grammars
+        if self._shelf is not None or self._unloaded:
+            return True
+        return self._tries_grammars and may_have_grammars(line)
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()

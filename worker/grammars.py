@@ -7,6 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 #: vLLM hands schemas with this keyword to a compiler that has no limits, and that nothing tries.
 _UNTRIED = '"patternProperties": '
+#: The fields that have any, as they stand in a line, and how a line may spell them otherwise.
+_FIELDS = tuple(
+    f'"{name}"'.encode()
+    for name in ("output_config", "response_format", "structured_outputs", "text", "tools")
+)
+_ESCAPE = b"\\u"
 #: How the text of a grammar is read.
 Kind = Literal["json", "regex", "ebnf", "structural_tag"]
 
@@ -28,6 +34,11 @@ class Grammar(NamedTuple):
     def is_untried(self) -> bool:
         """Whether vLLM compiles it in a way of which a trial says nothing."""
         return self.kind == "json" and _UNTRIED in _rewritten(self.text)
+
+
+def may_have_grammars(line: bytes) -> bool:
+    """Whether the request of a line in UTF-8 may have a constraint; nearly all have none."""
+    return _ESCAPE in line or any(field in line for field in _FIELDS)
 
 
 def grammars(body: Mapping[str, Any]) -> Iterator[Grammar]:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from worker.grammars import Grammar, grammars
+from worker.grammars import Grammar, grammars, may_have_grammars
 
 _SCHEMA = {"type": "object"}
 _TEXT = json.dumps(_SCHEMA)
@@ -57,6 +57,20 @@ def test_all_that_the_engine_compiles_is_found(
     body: dict[str, Any], wanted: list[tuple[str, str, str]]
 ) -> None:
     assert [tuple(grammar) for grammar in grammars(body)] == wanted
+    assert may_have_grammars(json.dumps({"body": body}).encode()) or not wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "may_have"),
+    [
+        (b'{"body": {"messages": [{"content": "a text with tools"}]}}', False),
+        (b'{"body": {"tools": []}}', True),
+        # A client may write any character of a name so.
+        (b'{"body": {"\\u0074ools": []}}', True),
+    ],
+)
+def test_a_line_is_looked_at_for_what_the_engine_compiles(line: bytes, may_have: bool) -> None:
+    assert may_have_grammars(line) is may_have
 
 
 def test_functions_are_also_one_schema_as_vllm_compiles_those_that_have_to_be_called() -> None:
