@@ -1,4 +1,4 @@
-"""Run the whole suite in pytest processes, two at a time: one computes while the other waits.
+"""Run the whole suite in pytest processes, three at a time: some compute while others wait.
 
 Prints last what failed: whoever keeps only the end of a long output must see it.
 
@@ -6,9 +6,7 @@ Prints last what failed: whoever keeps only the end of a long output must see it
 
 One part holds what starts engines, two what speaks to whole fleets without engines (what breaks
 them, and what they promise), and one the rest, with `--checked` less what `make check` runs. The
-next part begins when one has ended, the longest first. All at once take longer on two cores: what
-starts then meets its time limits, and what idles computes, too. Exits with the worst of their
-codes.
+next part begins when one has ended, the longest first. Exits with the worst of their codes.
 """
 
 import asyncio
@@ -22,7 +20,7 @@ _TESTS = Path(__file__).parent
 _ENGINES, _FAULTS, _DOORS, _OTHERS = "engines", "faults", "doors", "others"
 _PARTS = {_ENGINES: ("engine", "e2e"), _FAULTS: ("faults", "chaos"), _DOORS: ("contract",)}
 _CHECKED = ("architecture", "unit")
-_AT_A_TIME = 2
+_AT_A_TIME = 3
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
 #: What is said again at the end: failures, and pytest's last line.
