@@ -85,10 +85,12 @@ class Plan:
         if self.card is None:
             return {"resources": {"CPU": 1}}
         # Of the logical cores of its node, of which an engine with fronts would ask for many.
-        return {
-            "accelerator_type": self.card,
-            "resources": {"GPU": _OF_THE_CARD[name][0], "CPU": 0.1},
-        }
+        return {"accelerator_type": self.card, "resources": {"GPU": self._part(name), "CPU": 0.1}}
+
+    def _part(self, name: str) -> float:
+        """Of a card: where there are several, one that has others leaves room for the large one."""
+        part, memory, _ = _OF_THE_CARD[name]
+        return part if self.cards == 1 or name in _SOURCES_OF_CARDS else max(part / 2, memory)
 
     def _model(self, name: str, source: Path) -> dict[str, Any]:
         entry: dict[str, Any] = {
