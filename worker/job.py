@@ -92,7 +92,6 @@ class LaneJob:
         engines_class: type[LaneEngines] = LaneEngines,
     ) -> None:
         self._state = state
-        self._settings = settings
         self._lane = lane
         self._job = job
         self._is_superseded = False
@@ -101,6 +100,7 @@ class LaneJob:
         self._woken = asyncio.Event()
         model = catalog.model(lane.model)
         self._seats = rows_at_once(model)
+        self._linger_seconds = settings.linger(model.idle_seconds)
         self._meter = PaceMeter(seats=self._seats)
         self._rate = 0.0
         self._load = LaneLoad(
@@ -214,7 +214,7 @@ class LaneJob:
                     started = await self._start_work()
                     if started or self._load.claims or self._is_wanted:
                         idle_since = time.monotonic()
-                    elif time.monotonic() - idle_since > self._settings.linger_seconds:
+                    elif time.monotonic() - idle_since > self._linger_seconds:
                         if await self._close():
                             return
                         idle_since = time.monotonic()

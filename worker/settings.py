@@ -17,13 +17,22 @@ from shared.settings import ENGINE_DEATHS_PER_DAY, StoreSettings
 LOGINS_VARIABLE = "BATCHYARD_LOGINS"
 
 
+#: Where the setting says nothing.
+_LEAST_LINGER_SECONDS = 300.0
+
+
 class WorkerSettings(StoreSettings):
     """Quantities have their unit in their name."""
 
     #: A claim that is not renewed for this long goes back to its lane.
     claim_seconds: float = 30.0
-    #: How long a lane job stays when its lane has no work. Until then new work starts at once.
-    linger_seconds: float = 300.0
+    linger_seconds: float | None = Field(
+        default=None,
+        ge=0,
+        description="how long a lane job stays when its lane has no work; until then new work "
+        "starts at once. Without it, as long as the model's idle engine: its `idle_seconds`, and "
+        "at least 300",
+    )
     #: How many rows the lane job runs itself, because a Ray Data execution takes seconds to start.
     direct_rows: int = 64
     #: A wave takes what its lane runs in about this time. Starting one takes 3 to 6 seconds.
@@ -71,3 +80,12 @@ class WorkerSettings(StoreSettings):
         """The secret for the salts of tenants; an empty one counts as none."""
         given = self.cache_secret.get_secret_value() if self.cache_secret else ""
         return given.encode() or derived_secret(self.s3_secret_key.get_secret_value().encode())
+
+    def linger(self, idle_seconds: float) -> float:
+        """How long a lane job stays without work, if its idle engine stays for `idle_seconds`.
+
+        A batch that finds a warm engine does not wait for a job to start, which takes seconds.
+        """
+        if self.linger_seconds is not None:
+            return self.linger_seconds
+        return max(_LEAST_LINGER_SECONDS, idle_seconds)
