@@ -24,7 +24,7 @@ class Door(msgspec.Struct, frozen=True):
     host: str
     port: int
     token: str
-    #: How many calls have seats that no batch gets, and whether batches have seats there now.
+    #: How many calls have seats that no batch gets, and whether rows of batches are there now.
     seats: int = 0
     has_batches: bool = False
 

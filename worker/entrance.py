@@ -105,8 +105,8 @@ class Entrance:
 
     @property
     def has_batches(self) -> bool:
-        """Whether rows of batches have a seat."""
-        return self._seats.of_batches > 0
+        """Whether rows of batches wait or are inside: live calls may leave them one seat."""
+        return self.rows > 0
 
     @property
     def seated(self) -> int:

@@ -303,3 +303,20 @@ async def test_rows_that_begin_together_are_told_so() -> None:
 
     assert [told[id_] for id_ in first] == [{}] * seats
     assert later == ["0/10"] * 10
+
+
+async def test_batches_are_here_while_a_row_waits_for_live_calls() -> None:
+    entrance = Entrance(Capacity(1, 0, spare_kv=0, live_seats=1), lambda: 0.0, Goals())
+    with entrance.entered_live("acme", ""):
+        for number in range(2):
+            await entrance.seat(f"live-{number}", prompt_tokens=5, max_tokens=5)
+        assert not entrance.has_batches
+        core = Core(entrance)
+        row = asyncio.create_task(core.run("row"))
+        await settled()
+        assert core.ids == []
+        assert entrance.has_batches
+        row.cancel()
+        await asyncio.wait([row])
+
+    assert not entrance.has_batches
