@@ -10,6 +10,7 @@ run of some cases keeps what the file has of the others. A run directory may be 
 """
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import EMBED, LARGE, SHAPES, SMALL, make_models
 from benchmarks.gpu.plan import EACH, EMBEDS, SHARED, Plan
 from benchmarks.gpu.results import CaseResult, Results, machine
+from benchmarks.noted_steps import FOLDER_VARIABLE
 from cli.fleet import Options, foreground
 from shared.errors import SetupError
 
@@ -102,6 +104,7 @@ def main() -> None:
         replicas=options.replicas,
         price_per_hour=options.price_per_hour if name else 0.0,
         cards=options.cards or about.get("cards", 1),
+        steps=_folder_of_steps(options.run_dir) if options.steps else None,
     )
     kept = _RESULTS if plan.cards == 1 else _RESULTS_OF_CARDS
     results = Results(
@@ -125,6 +128,14 @@ def main() -> None:
                 _run(name, limited, bench, results, until)
         finally:
             bench.stop()
+
+
+def _folder_of_steps(run_dir: Path) -> Path:
+    """Where all engines note their steps, those of bare engines too."""
+    folder = (run_dir / "steps").resolve()
+    folder.mkdir(exist_ok=True)
+    os.environ[FOLDER_VARIABLE] = str(folder)
+    return folder
 
 
 def _start(cases: Iterable[Case]) -> Callable[[Bench], Iterator[Figure]]:
@@ -230,6 +241,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cards", type=int, help="how many to use; default: all")
     parser.add_argument("--minutes", type=float, default=20.0, help="of the whole run, at most")
     parser.add_argument("--patience", type=float, default=1.0, help="of each case's time limit")
+    parser.add_argument("--steps", action="store_true", help="say what was in the engines' steps")
     parser.add_argument("--price-per-hour", type=float, default=3.0, help="of the card")
     options = parser.parse_args()
     options.run_dir = options.run_dir or Path(tempfile.mkdtemp(prefix="batchyard-gpu-"))

@@ -23,6 +23,7 @@ from benchmarks.gpu.load import watched
 from benchmarks.gpu.plan import KINDS, Plan
 from benchmarks.gpu.results import CaseResult
 from benchmarks.gpu.texts import equal, rows, text
+from benchmarks.noted_steps import steps_between
 from benchmarks.rows import CHAT, EMBEDDINGS
 from cli.fleet import Fleet
 from shared.engine_starts import Start
@@ -220,14 +221,18 @@ class Bench:
         self, side: str, content: bytes, run: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         """What a side says, kept with its load and printed as a line."""
+        began = time.monotonic()
         with watched() as load:
             found = run()
+        ended = time.monotonic()
         count = content.count(b"\n")
         rate = count / found["seconds"]
         self.case.measured.append(
             {"side": side, "rows": count, "rows_per_second": rate, **found, "load": asdict(load)}
         )
         print(f"  {side}: {count} rows, {rate:.1f} rows/s; {load.text()}", flush=True)
+        if self.plan.steps and (steps := steps_between(self.plan.steps, began, ended)):
+            print(f"    {steps.text()}", flush=True)
         return found
 
     def ratio(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.models import EMBED, LARGE, SMALL
+from benchmarks.noted_steps import FOLDER_VARIABLE, scheduler_name
 from benchmarks.rows import CHAT, EMBEDDINGS
 
 #: More engines of the small models: with more seats, and several on one card.
@@ -58,6 +59,8 @@ class Plan:
     #: Of the card; 0 if it is not known.
     price_per_hour: float
     cards: int = 1
+    #: Where engines note their steps; None if they do not.
+    steps: Path | None = None
 
     def rows(self, count: int) -> int:
         """So many rows at the scale of this run, and enough to be rows at all."""
@@ -115,6 +118,9 @@ class Plan:
             entry["env"] = {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
         if self.card is None:
             entry["env"] = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
+        if self.steps is not None:
+            entry["env"] = {**entry.get("env", {}), FOLDER_VARIABLE: str(self.steps)}
+            entry["engine"]["scheduler_cls"] = scheduler_name(is_async=self.card is not None)
         return entry
 
     def _engine(self, name: str) -> dict[str, Any]:
