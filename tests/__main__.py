@@ -5,8 +5,9 @@ Prints last what failed: whoever keeps only the end of a long output must see it
     python -m tests [--checked] [arguments for each]
 
 One part holds what starts engines, two what speaks to whole fleets without engines (what breaks
-them, and what they promise), and one the rest, with `--checked` less what `make check` runs. The
-next part begins when one has ended, the longest first. Exits with the worst of their codes.
+them, and what they promise), one the dispatcher's with real servers, and one the rest, with
+`--checked` less what `make check` runs. The next part begins when one has ended, the longest first.
+Exits with the worst of their codes.
 """
 
 import asyncio
@@ -18,7 +19,13 @@ from pathlib import Path
 
 _TESTS = Path(__file__).parent
 _ENGINES, _FAULTS, _DOORS, _OTHERS = "engines", "faults", "doors", "others"
-_PARTS = {_ENGINES: ("engine", "e2e"), _FAULTS: ("faults", "chaos"), _DOORS: ("contract",)}
+_DISPATCHER = "dispatcher"
+_PARTS = {
+    _ENGINES: ("engine", "e2e"),
+    _DISPATCHER: ("integration/dispatcher",),
+    _FAULTS: ("faults", "chaos"),
+    _DOORS: ("contract",),
+}
 _CHECKED = ("architecture", "unit")
 _AT_A_TIME = 3
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
@@ -30,13 +37,15 @@ _OUTCOME_CHARACTERS = 600
 
 
 def parts() -> Mapping[str, Sequence[str]]:
-    """The folders of each part."""
+    """The folders of each part, and what a part leaves to another one."""
     folders = {path.name for path in _TESTS.iterdir() if any(path.rglob("test_*.py"))}
     named = {name for names in _PARTS.values() for name in names}
-    return {
+    found = {
         name: [f"tests/{folder}" for folder in sorted(of_part)]
         for name, of_part in {**_PARTS, _OTHERS: folders - named}.items()
     }
+    found[_OTHERS] += [f"--ignore=tests/{name}" for name in sorted(named) if "/" in name]
+    return found
 
 
 async def _run(
@@ -60,9 +69,9 @@ async def _run(
     assert process.stdout is not None
     async for raw in process.stdout:
         line = raw.decode(errors="replace").rstrip()
-        print(f"{name:7} | {line}", flush=True)
+        print(f"{name:10} | {line}", flush=True)
         if _OUTCOME.match(line):
-            outcome.append(f"{name:7} | {line[:_OUTCOME_CHARACTERS]}")
+            outcome.append(f"{name:10} | {line[:_OUTCOME_CHARACTERS]}")
     return await process.wait()
 
 
@@ -79,7 +88,7 @@ async def _main(arguments: Sequence[str]) -> int:
     }
     codes: dict[str, int] = {}
 
-    waiting = iter((_ENGINES, _OTHERS, _FAULTS, _DOORS))
+    waiting = iter((_ENGINES, _OTHERS, _DISPATCHER, _FAULTS, _DOORS))
 
     async def run() -> None:
         for name in waiting:
