@@ -3,9 +3,9 @@
 Every key is sent every time, null when unset.
 """
 
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from shared.lifecycle import Status
 
@@ -116,13 +116,22 @@ class BatchCost(_Shape):
     )
 
 
+def _encodable(text: str) -> str:
+    """The text with `?` for each half of a surrogate pair: JSON can escape one, and UTF-8 not."""
+    return text.encode(errors="replace").decode()
+
+
+#: May quote what a client has written.
+_Quoting = Annotated[str, AfterValidator(_encodable)]
+
+
 class BatchError(_Shape):
     """One reason why an input was refused; `line` counts from 1, and null is the whole file."""
 
     code: str | None
     line: int | None = None
-    message: str
-    param: str | None = None
+    message: _Quoting
+    param: _Quoting | None = None
 
 
 class BatchErrors(_Shape):
@@ -137,7 +146,7 @@ class BatchWarning(_Shape):
     """
 
     code: Literal["deadline_at_risk", "ignored_field", "refused_request"]
-    message: str
+    message: _Quoting
 
 
 class RestsOn(_Shape):

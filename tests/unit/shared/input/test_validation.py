@@ -8,6 +8,7 @@ from shared.input.validation import InputCheck, Limits
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_limits import RowLimits
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
+from shared.openai.shapes import BatchWarning
 
 CHAT = "/v1/chat/completions"
 LIMITS = Limits()
@@ -516,3 +517,23 @@ def test_what_no_line_may_name_is_reported() -> None:
         ("invalid_request", 3, "body.input"),
         ("model_not_found", 4, "body.model"),
     ]
+
+
+def test_what_is_told_of_a_name_with_half_of_a_surrogate_pair_can_be_sent() -> None:
+    torn = "\ud83d"
+    wrong = line("a", body={**BODY, torn: 1}) + b"\n"
+    double = json.dumps({"custom_id": torn, "method": "GET", "url": CHAT, "body": BODY}).encode()
+
+    [row] = (refused := InputCheck(CHAT, MODELS)).feed(wrong)
+    (failing := InputCheck(CHAT, MODELS)).feed(double + b"\n" + double + b"\n")
+    told = [*refused.refusals, *failing.problems]
+
+    assert row.refusal is not None
+    assert len(told) >= 3
+    assert [one.model_dump_json() for one in told]
+
+
+def test_a_warning_that_was_kept_before_can_be_sent() -> None:
+    kept = BatchWarning(code="ignored_field", message="No effect: '\ud83d'")
+
+    assert json.loads(kept.model_dump_json())["message"] == "No effect: '?'"
