@@ -12,9 +12,8 @@ from worker.front_link import Abort, Add, Answer, Cancel, Link, Message, Outputs
 from worker.row_requests import RowAnswer
 
 _NUMBERS = st.integers(0, 2**63 - 1)
-_ANSWERS = st.builds(
-    RowAnswer, st.just(200), st.binary(), st.none() | st.builds(SliceUsage, _NUMBERS, _NUMBERS)
-)
+_USAGES = st.builds(SliceUsage, *[_NUMBERS] * len(SliceUsage._fields))
+_ANSWERS = st.builds(RowAnswer, st.just(200), st.binary(), st.none() | _USAGES)
 _MESSAGES: Any = st.one_of(
     st.builds(Row, _NUMBERS, st.binary()),
     st.builds(Cancel, _NUMBERS),
