@@ -11,7 +11,7 @@ import httpcore
 
 from dispatcher.schedule import retry_after_seconds
 from shared.outbound import Guard, RefusedAddressError, read_url
-from shared.outbound_network import GuardedNetwork
+from shared.outbound_network import guarded_pool
 
 #: Bytes of an answer's body that are read and dropped before the connection is closed.
 _BODY_BYTES = 64 * 1024
@@ -37,12 +37,7 @@ class Sender:
     ) -> None:
         self._timeout = timeout_seconds
         # Connections are not reused: if the receiver had closed one, an attempt would be lost.
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls or httpcore.default_ssl_context(),
-            max_connections=None,
-            max_keepalive_connections=0,
-            network_backend=GuardedNetwork(guard),
-        )
+        self._pool = guarded_pool(guard, tls=tls)
         # httpcore cleans up after its own timeouts, but not if ours ends a TLS handshake.
         self._limits = {"connect": timeout_seconds / 3}
 

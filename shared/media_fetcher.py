@@ -13,7 +13,7 @@ import httpcore
 from shared.errors import BatchyardError, NotFoundError, TransientError
 from shared.openai.media import S3_SCHEME, MediaLimits, Medium, bucket_and_key, too_many_bytes
 from shared.outbound import Guard, RefusedAddressError, read_url
-from shared.outbound_network import GuardedNetwork
+from shared.outbound_network import guarded_pool
 from shared.storage import Storage
 
 #: Media that are fetched for one tenant at once: its slow hosts must not hold up other tenants.
@@ -54,12 +54,7 @@ class MediaFetcher:
         self._open_storage = open_storage
         self._storage: Storage | None = None
         self._timeout = timeout_seconds
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls or httpcore.default_ssl_context(),
-            max_connections=None,
-            max_keepalive_connections=0,
-            network_backend=GuardedNetwork(guard),
-        )
+        self._pool = guarded_pool(guard, tls=tls)
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def fill(self, tenant: str, wanted: Iterable[Medium], limits: MediaLimits) -> int:

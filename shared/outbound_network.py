@@ -1,5 +1,6 @@
 """Connections to hosts that a tenant names: to checked addresses alone."""
 
+import ssl
 from collections.abc import Iterable
 
 import httpcore
@@ -8,6 +9,18 @@ from shared.outbound import Guard
 
 #: Addresses of a host that are tried: each may be slow to refuse.
 _MAX_ADDRESSES = 4
+
+
+def guarded_pool(
+    guard: Guard, *, tls: ssl.SSLContext | None = None
+) -> httpcore.AsyncConnectionPool:
+    """Connections that the guard allows; each is used once. `tls` is httpcore's own by default."""
+    return httpcore.AsyncConnectionPool(
+        ssl_context=tls or httpcore.default_ssl_context(),
+        max_connections=None,
+        max_keepalive_connections=0,
+        network_backend=GuardedNetwork(guard),
+    )
 
 
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
