@@ -25,13 +25,11 @@ from worker.engine_results import refusal
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.live_control import Goals
-from worker.row_groups import in_groups
+from worker.row_groups import GROUP_SECONDS, in_groups
 from worker.step_limit import StepLimit
 
 _OK = 200
 _CHARACTERS_PER_TOKEN = 4
-#: As in a replica.
-_GROUP_SECONDS = 0.01
 _LENGTH_BYTES = 4
 
 
@@ -264,7 +262,7 @@ class ScriptedEngine:
     ) -> AsyncGenerator[Results, None]:
         """The results of these lines, as they come."""
         rows = map(self._answer, lines, order)
-        async with aclosing(in_groups(rows, seconds=_GROUP_SECONDS)) as groups:
+        async with aclosing(in_groups(rows, seconds=GROUP_SECONDS)) as groups:
             async for group in groups:
                 results = [(number, one) for number, one in group if one is not None]
                 if results:

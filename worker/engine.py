@@ -74,7 +74,7 @@ from worker.live_scaling import LIVE_METRIC, NEEDED_METRIC
 from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
-from worker.row_groups import in_groups
+from worker.row_groups import GROUP_SECONDS, in_groups
 from worker.row_requests import Request, RowAnswer, answer_of, request_of
 from worker.row_rules import refused, rules_from
 from worker.tokenizer_copies import share_vocabularies
@@ -100,9 +100,6 @@ _DEATH_SECONDS = 30.0
 _LAST_WORD_SECONDS = 2.0
 #: A core that restarts may take so many times as long as the first start of its replica.
 _STARTS = 3
-#: How long a result waits for others before it is sent, in seconds. A message costs as much as the
-#: answers of several short rows, and the last result of a call never waits.
-_GROUP_SECONDS = 0.05
 #: How long it holds what the lane job says that batches need: longer than it says nothing.
 _NEEDED_SECONDS = 60.0
 #: Answers are kept for as long as the claims of a dead lane job take to run out, and a new one to
@@ -324,7 +321,7 @@ class BatchServer(LLMServer):
             self._answer(row, line, work) if work.batch_id in wanted else _no_result()
             for row, line, work in zip(rows, lines, order, strict=True)
         ]
-        async with aclosing(in_groups(runs, seconds=_GROUP_SECONDS)) as groups:
+        async with aclosing(in_groups(runs, seconds=GROUP_SECONDS)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
                 ended = [

@@ -7,6 +7,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: How long a replica's result waits for others before it is sent, in seconds. A message costs as
+#: much as the answers of several short rows, and the last result of a call never waits.
+GROUP_SECONDS = 0.05
+
 
 async def in_groups(
     rows: Iterable[Awaitable[T]], *, seconds: float
