@@ -20,10 +20,10 @@ from weakref import WeakValueDictionary
 import structlog
 
 from shared.openai.row_limits import RowLimits
+from shared.openai.torn_texts import TORN, is_torn
 from worker.engine_errors import Answer
 from worker.engine_results import SERVER_ERROR, refusal
 from worker.grammars import Grammar
-from worker.known_failures import HALF_A_PAIR, has_half_a_pair
 
 log = structlog.get_logger()
 
@@ -75,8 +75,8 @@ class GrammarGate:
     async def refused(self, tenant: str, grammars: Iterable[Grammar]) -> Answer | None:
         """The result of a request with a grammar that costs too much; None if none does."""
         for grammar in grammars:
-            if has_half_a_pair(grammar.text):
-                return refusal(HALF_A_PAIR, param=grammar.param)
+            if is_torn(grammar.text):
+                return refusal(f"{TORN}.", param=grammar.param)
             if grammar.is_untried:
                 return refusal(
                     "Schemas with `patternProperties` are not taken, because nothing bounds what "

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shared.openai.media import media_of
+from shared.openai.torn_texts import TORN, is_torn
 from worker.engine_errors import Answer
 from worker.engine_results import SERVER_ERROR, refusal
 from worker.grammars import grammars
@@ -24,7 +25,6 @@ _RESTRICTIONS = (
     "stop_token_ids",
     "ignore_eos",
 )
-HALF_A_PAIR = "This text has half of a surrogate pair, which is no character. Leave it out."
 #: vLLM's whole message when it ends a request whose token the grammar rejects.
 _GENERATION_FAILED = "Internal server error"
 #: vLLM's message for a `data:` URL of another form, with the status 501.
@@ -42,7 +42,7 @@ def explained(body: Any, answer: Answer) -> Answer:
     message = json.loads(answer[1])["error"]["message"]
     # vLLM's error of what could not be handed to its core has no message.
     if not message and (param := next(_with_half_a_pair(body), None)):
-        return refusal(HALF_A_PAIR, param=param)
+        return refusal(f"{TORN}.", param=param)
     if message == _NOT_BASE64:
         places = (one.place for one in media_of(body) if one.is_data and _BASE64 not in one.url)
         return refusal(f"{NOT_BASE64}.", param=next(places, None))
@@ -59,17 +59,12 @@ def _with_half_a_pair(body: Mapping[str, Any]) -> Iterator[str]:
     """Where a text stands that UTF-8 does not have."""
     for name in _TEXTS:
         value = body.get(name)
-        if isinstance(value, str) and has_half_a_pair(value):
+        if isinstance(value, str) and is_torn(value):
             yield name
         if isinstance(value, list):
             for number, text in enumerate(value):
-                if isinstance(text, str) and has_half_a_pair(text):
+                if isinstance(text, str) and is_torn(text):
                     yield f"{name}.{number}"
-
-
-def has_half_a_pair(text: str) -> bool:
-    """Whether UTF-8 does not have this text."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _excluding(body: Mapping[str, Any]) -> Iterator[str]:

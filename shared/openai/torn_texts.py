@@ -19,6 +19,8 @@ _FIELDS = (*sorted(CONTENTS), *_TEXTS)
 #: What is a text in an entry of a conversation. Names and calls go through the template's JSON.
 _INSIDE = ("content", "text", "input_text")
 _MAX_DEPTH = 8
+#: What is wrong with such a text, and what to do.
+TORN = "This text has half of a surrogate pair, which is no character. Leave it out"
 
 
 def torn_text(line: bytes, body: Mapping[str, Any]) -> Refusal | None:
@@ -27,15 +29,13 @@ def torn_text(line: bytes, body: Mapping[str, Any]) -> Refusal | None:
         return None
     for name in _FIELDS:
         if name in body and (place := next(_torn(name, body[name], 0), None)) is not None:
-            return Refusal(
-                place, "This text has half of a surrogate pair, which is no character. Leave it out"
-            )
+            return Refusal(place, TORN)
     return None
 
 
 def _torn(place: str, value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, str):
-        if not _can_be_encoded(value):
+        if is_torn(value):
             yield place
     elif depth == _MAX_DEPTH:
         return
@@ -48,9 +48,10 @@ def _torn(place: str, value: Any, depth: int) -> Iterator[str]:
                 yield from _torn(f"{place}.{name}", value[name], depth + 1)
 
 
-def _can_be_encoded(text: str) -> bool:
+def is_torn(text: str) -> bool:
+    """Whether UTF-8 does not have this text."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return True
+    return False
