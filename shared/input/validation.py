@@ -203,6 +203,7 @@ class InputCheck:
         ):
             return None
         url, model = self._line_check.last
+        endpoint = ENDPOINTS[url]
         try:
             for line in lines:
                 # The decoder does not check strings that it was not asked to decode.
@@ -212,14 +213,14 @@ class InputCheck:
             requests = list(map(decoder.decode, lines))
         except DECODE_ERRORS:
             return None
-        if any(_streams_or_is_unending(request.body, ENDPOINTS[url]) for request in requests):
+        if any(_streams_or_is_unending(request.body, endpoint) for request in requests):
             return None
         counts = self._plain_sequences(lines, requests)
         if counts is None:
             return None
         are_new = self._line_check.custom_ids.add_all([request.custom_id for request in requests])
         found = []
-        number, end, endpoint = self._line_number, self.offset, ENDPOINTS[url]
+        number, end = self._line_number, self.offset
         most = self.rules.get(model, DEFAULT_RULES).max_output
         cap = MAX_COUNT if most is None else most
         default = predicted_output(endpoint, endpoint.default_limit, 1, most=most)
