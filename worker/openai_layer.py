@@ -15,6 +15,7 @@ from worker.embedding_answers import write_from_arrays
 from worker.engine_errors import Answer
 from worker.engine_results import failure, from_http, success
 from worker.hearing import add_hearing
+from worker.invalid_bodies import tell_only_places, without_values
 from worker.moderations import add_moderations, moderation_from
 
 #: How long an abandoned request may take to leave vLLM, in seconds.
@@ -30,6 +31,7 @@ class OpenAILayer:
     def __init__(self, app: Any) -> None:
         add_moderations(app, moderation_from(os.environ))
         add_hearing(app)
+        tell_only_places(app)
         self._app = app
         self._handlers = _handlers(app.state)
 
@@ -177,5 +179,5 @@ def _failure_of(error: Exception) -> Answer:
         create_error_response,
     )
 
-    answer = create_error_response(error).error
+    answer = create_error_response(without_values(error)).error
     return failure(answer.code, answer.model_dump())

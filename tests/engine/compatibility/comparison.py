@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from shared.input.validation import InputCheck
 from tests.engine.compatibility.differences import difference
 from tests.engine.compatibility.line import Line
+from worker.invalid_bodies import MAX_NAME
 
 #: Ids, times and the signatures of thoughts differ each time; the fingerprint is that of the
 #: engine's arguments.
@@ -25,6 +26,15 @@ _OWN = {
 #: How near two decimals are that count as the same.
 _DIGITS = 1e-4
 _NAMES = re.compile(r"\['\w+'(, '\w+')*\]")
+#: What vLLM's words for an invalid body say beside what is wrong and where: the value, and a page
+#: of pydantic's.
+_VALUES = re.compile(
+    r"(?<=['\"]), 'input': .*?(?=(, 'ctx': \{.*)?\}$)|, input_value=.*, input_type=\w+(?=\]$)"
+    r"|\n    For further information visit .*",
+    re.MULTILINE,
+)
+_PLACES = re.compile(r"'loc': \(.*?\), 'msg'")
+_LONG_NAMES = re.compile(rf"'([^']{{{MAX_NAME}}})[^']*'")
 #: The results of `vllm run-batch` besides statuses: it has no such endpoint for this model, it ends
 #: without any result, or its answer is another one.
 SAME, NOWHERE, ENDS, OTHERWISE = "same", "no endpoint", "ends", "another answer"
@@ -115,6 +125,9 @@ def written(line: Line) -> bytes:
 
 def _anonymous(value: Any) -> Any:
     if isinstance(value, str):
+        value = _PLACES.sub(
+            lambda place: _LONG_NAMES.sub(r"'\1'", place[0]), _VALUES.sub("", value)
+        )
         # Of a set, whose order differs with each process.
         return _NAMES.sub(lambda names: str(sorted(names[0][2:-2].split("', '"))), value)
     if isinstance(value, dict):

@@ -1,8 +1,10 @@
 """Where our answer is meant to be another one than that of `vllm serve`, and why. Pure."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from worker.invalid_bodies import MAX_ERRORS
 from worker.known_failures import NOT_BASE64
 
 Answer = tuple[int, Any]
@@ -24,6 +26,12 @@ def _message(answer: Answer) -> str:
     body = answer[1]
     error = body.get("error") if isinstance(body, dict) else None
     return str(error.get("message")) if isinstance(error, dict) else ""
+
+
+def _errors(answer: Answer) -> int:
+    """How many errors the message says that the body has, told or not."""
+    told = re.match(r"(\d+) validation errors", _message(answer))
+    return int(told[1]) if told else 0
 
 
 DIFFERENCES: Mapping[str, Difference] = {
@@ -58,6 +66,16 @@ DIFFERENCES: Mapping[str, Difference] = {
             and _message(ours).startswith(
                 ("No token was left", "This text has half of a surrogate", NOT_BASE64)
             )
+        ),
+    ),
+    "many errors": Difference(
+        f"Of more than {MAX_ERRORS} errors of a body the likeliest {MAX_ERRORS} are told, and how "
+        "many more there are. None repeats the value that is wrong, as those of vLLM do; that "
+        "alone counts as no difference.",
+        lambda served, ours: (
+            served[0] == ours[0] == 400
+            and _errors(served) == _errors(ours) > MAX_ERRORS
+            and f"and {_errors(ours) - MAX_ERRORS} more" in _message(ours)
         ),
     ),
     "medium": Difference(
