@@ -19,6 +19,7 @@ from worker.engine_errors import Answer
 from worker.engine_results import failure, refusal
 from worker.entrance import Entrance
 from worker.openai_layer import ABORT_SECONDS, http_scope
+from worker.row_defaults import with_defaults
 
 log = structlog.get_logger()
 
@@ -101,8 +102,8 @@ class LiveCalls:
             if isinstance(body, tuple):
                 await send_result(send, body)
                 return
-            bounded = self._rules.bounded(call.path, body)
-            text = call.body if bounded == body else json.dumps(bounded).encode()
+            asked = with_defaults(call.path, self._rules.bounded(call.path, body))
+            text = call.body if asked == body else json.dumps(asked).encode()
             async with self._with_adapter(call.tenant, body) as refused:
                 if refused is not None:
                     await send_result(send, refused)

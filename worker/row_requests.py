@@ -12,12 +12,13 @@ from shared.slices import SliceUsage
 from worker.engine_errors import Answer
 from worker.engine_results import SUCCESS, refusal
 from worker.known_failures import explained
+from worker.row_defaults import with_defaults
 from worker.row_rules import bounded_result, refused
 from worker.rows import usage_of
 
 
 class Request(NamedTuple):
-    """A request that may run, with its limits lowered to those of the model."""
+    """A request that may run, with the model's limits and OpenAI's defaults."""
 
     url: str
     body: Any
@@ -58,7 +59,7 @@ def request_of(line: bytes, rules: RowRules) -> Request | Answer:
             )
         if (found := refused(rules, url, body)) is not None:
             return found
-        body = rules.bounded(url, body)
+        body = with_defaults(url, rules.bounded(url, body))
     if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
         request_id = None  # it would not be a valid header
     return Request(url, body, request_id)

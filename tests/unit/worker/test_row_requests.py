@@ -26,6 +26,16 @@ def test_a_request_has_its_limits_lowered_and_only_a_header_that_may_be_one() ->
     )
 
 
+def test_a_request_has_what_openai_lets_it_leave_out() -> None:
+    image = {"type": "input_image", "image_url": "data:,"}
+    body = {"model": "m", "input": [{"role": "user", "content": [image]}]}
+
+    found = request_of(_line(url="/v1/responses", body=body), DEFAULT_RULES)
+
+    assert isinstance(found, Request)
+    assert found.body["input"][0]["content"] == [{**image, "detail": "auto"}]
+
+
 @pytest.mark.parametrize(
     ("line", "status", "param"),
     [
