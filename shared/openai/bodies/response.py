@@ -40,7 +40,6 @@ class ResponseBody(Body):
 
     compared: ClassVar[frozenset[str]] = frozenset(
         {
-            "background",
             "prompt",
             "structured_outputs",
             "text",
@@ -50,8 +49,10 @@ class ResponseBody(Body):
         }
     )
 
-    # Nothing is kept between requests, and messages in the engine's own form are not checked.
+    # Nothing is kept between requests, so nobody could ask later for an answer of the background,
+    # and messages in the engine's own form are not checked.
     closed: ClassVar[frozenset[str]] = Body.closed | {
+        "background",
         "previous_input_messages",
         "previous_response_id",
     }
@@ -101,8 +102,6 @@ class ResponseBody(Body):
     media_io_kwargs: dict[str, Object] | None = None
 
     def conflicts(self, raw: Mapping[str, Any]) -> Iterator[Refusal]:
-        if raw.get("background") and not raw.get("store", True):
-            yield Refusal("background", "Input is only allowed where 'store' is true")
         if raw.get("prompt") is not None:
             yield Refusal("prompt", "Prompt templates are not supported")
         if self.tool_choice == "required" and not self.tools:

@@ -135,6 +135,8 @@ _RESPONSES = (
     response("prompts", "items", input=[{"role": "user", "content": "hi"}]),
     response("prompts", "items with parts", input=[
         {"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]),
+    response("prompts", "an answer in parts", input=[
+        *HI, {"role": "assistant", "content": [{"type": "output_text", "text": "Sure."}]}, *HI]),
     response("prompts", "instructions", instructions="Be brief."),
     response("prompts", "an empty text", input=""),
     response("prompts", "no items", input=[]),

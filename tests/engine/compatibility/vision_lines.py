@@ -98,6 +98,10 @@ _PICTURES = (
     _of(RESPONSES, "pictures", "one", max_output_tokens=6, input=[{"role": "user", "content": [
         {"type": "input_text", "text": "What is it?"},
         {"type": "input_image", "image_url": _RED, "detail": "auto"}]}]),
+    _of(RESPONSES, "pictures", "one without a detail", max_output_tokens=6, input=[
+        {"role": "user", "content": [
+            {"type": "input_text", "text": "What is it?"},
+            {"type": "input_image", "image_url": _RED}]}]),
     _of(MESSAGES, "pictures", "one", max_tokens=6, messages=[{"role": "user", "content": [
         {"type": "text", "text": "What is it?"},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png",

@@ -65,3 +65,17 @@ async def test_a_client_that_does_not_read_holds_no_call_of_a_dead_core() -> Non
         assert replica.calls.running == 0
         assert replica.entrance.seated == 0
         writer.close()
+
+
+async def test_a_call_may_leave_out_what_openai_lets_it_leave_out() -> None:
+    image = {"type": "input_image", "image_url": "data:,"}
+    asked = {"model": "m", "input": [{"role": "user", "content": [image]}]}
+
+    async with a_replica() as replica:
+        url = f"http://{replica.door.host}:{replica.door.port}/v1/responses"
+        async with httpx.AsyncClient(timeout=60) as client:
+            answered = await client.post(url, json=asked, headers=headers(replica))
+
+        assert answered.content == ANSWER
+        [body] = replica.app.bodies
+    assert body["input"][0]["content"] == [{**image, "detail": "auto"}]

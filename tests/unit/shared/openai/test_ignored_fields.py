@@ -34,6 +34,10 @@ _SCHEMA = {"name": "s", "schema": {"type": "object"}}
         (COMPLETIONS, {"best_of": 4}, ["best_of"]),
         (COMPLETIONS, {"best_of": 1}, []),
         (RESPONSES, {"conversation": "conv_1"}, ["conversation"]),
+        (RESPONSES, {"background": False}, []),
+        # Templates may use them.
+        (CHAT, {"documents": []}, []),
+        (CHAT, {"documents": [{"text": "x"}]}, []),
         (CHAT, {"made_up": 1, "vllm_xargs": {"a": 1}}, ["made_up"]),
     ],
 )
