@@ -4,12 +4,12 @@ Linux only: PR_SET_PDEATHSIG ties it to the parent, and the mark is read from /p
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -25,12 +25,10 @@ RUN_DIR_VARIABLE = "BATCHYARD_RUN_DIR"
 #: Of a log and as much of its older part, what stays on disk.
 MAX_LOG_BYTES = 64 * 1024**2
 
-_PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.01
 # A process in an uninterruptible disk wait needs a while to die, even of SIGKILL.
 _KILL_SECONDS = 10.0
-
-_libc = ctypes.CDLL(None)
+_BOUND_TO_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("bound_to_parent.py")))
 
 
 class Child:
@@ -73,23 +71,21 @@ class Child:
             raise RuntimeError(f"{self.name} must be started from the main thread.")
         if self.is_alive():
             raise SetupError(f"{self.name} is already running as process {self.pid}.")
+        if shutil.which(self._command[0], path=self._environment.get("PATH")) is None:
+            raise SetupError(
+                f"{self.name} cannot start: there is no {self._command[0]} on this machine."
+            )
         make_private_directory(self._run_dir)
         self.end_stale()
         with self.log_file.open("ab") as log:
-            try:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment,
-                    start_new_session=True,
-                    preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - two system calls, no locks
-                )
-            except FileNotFoundError as error:
-                raise SetupError(
-                    f"{self.name} cannot start: there is no {self._command[0]} on this machine."
-                ) from error
+            self._process = subprocess.Popen(
+                [*_BOUND_TO_PARENT, str(os.getpid()), *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
         self._pid_file.write_text(f"{self._process.pid}\n")
 
     def with_environment(self, environment: Mapping[str, str]) -> "Child":
@@ -249,16 +245,6 @@ def write_private_file(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    def prepare() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        # The parent may have died before the call above, and then no signal will ever come.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return prepare
 
 
 def _kill_session(session: int, mark: bytes) -> None:

@@ -26,6 +26,9 @@ pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
 pytestmark = pytest.mark.on_demand
 
+_KNOWN = read_outcomes()
+#: Lines that may come to another word beside others than alone.
+_MAX_TIES = 10
 #: A response with its status and body, or the error of a row without one.
 Row = tuple[int, Any] | str
 
@@ -67,7 +70,6 @@ def fleet(
 def test_every_line_has_the_answer_of_vllm_serve_through_the_fleet(
     fleet: RunningFleet, served: Answers
 ) -> None:
-    known = read_outcomes()
     with fleet.settings(BATCHYARD_STRICT_INPUT="false"):
         batches = [_submitted(fleet, lines) for lines in _groups()]
         found = {
@@ -76,27 +78,22 @@ def test_every_line_has_the_answer_of_vllm_serve_through_the_fleet(
             for custom_id, row in _rows(fleet, fleet.wait(batch, seconds=COLD_SECONDS))
         }
 
-    assert len(found) == len(LINES)
-    others = []
-    for line in LINES:
-        row, expected = found.get(_custom_id(line), "no row"), known[line.id]
-        # What fails the whole batch elsewhere is the error of its row here.
-        if code := expected.fails or _mismatch(line):
-            if row != code:
-                others.append(f"{line.id}: {row} and not {code}")
-            continue
-        try:
-            assert not isinstance(row, str), f"{line.id}: {row}"
-            come_to = outcome(line, served[line.id], None, row, fails="")
-            assert come_to.here == expected.here, f"{line.id}: {come_to.here}"
-        except AssertionError as error:
-            others.append(str(error))
-    assert not others, "\n".join(others)
+        assert len(found) == len(LINES)
+        others = [line for line in LINES if _otherwise(line, found[_custom_id(line)], served)]
+        # Which rows are computed together may decide between two words, also in `vllm serve`,
+        # which had one at a time.
+        still_others = []
+        for line in others:
+            rows = dict(_rows(fleet, fleet.wait(_submitted(fleet, [line]))))
+            if said := _otherwise(line, rows[_custom_id(line)], served):
+                still_others.append(said)
+    assert not still_others, "\n".join(still_others)
+    assert len(others) <= _MAX_TIES, [line.id for line in others]
 
 
 @pytest.mark.parametrize(
     "line",
-    [pytest.param(line, id=line.id) for line in LINES if read_outcomes()[line.id].fails],
+    [pytest.param(line, id=line.id) for line in LINES if _KNOWN[line.id].fails],
 )
 def test_a_line_that_openais_validation_refuses_fails_its_batch(
     fleet: RunningFleet, line: Line
@@ -105,7 +102,22 @@ def test_a_line_that_openais_validation_refuses_fails_its_batch(
 
     assert ended.status == "failed"
     assert ended.errors is not None
-    assert [one.code for one in ended.errors.data or []] == [read_outcomes()[line.id].fails]
+    assert [one.code for one in ended.errors.data or []] == [_KNOWN[line.id].fails]
+
+
+def _otherwise(line: Line, row: Row, served: Answers) -> str:
+    """What the row came to instead of what is known of its line; empty if it came to that."""
+    expected = _KNOWN[line.id]
+    # What fails the whole batch elsewhere is the error of its row here.
+    if code := expected.fails or _mismatch(line):
+        return "" if row == code else f"{line.id}: {row} and not {code}"
+    if isinstance(row, str):
+        return f"{line.id}: {row}"
+    try:
+        here = outcome(line, served[line.id], None, row, fails="").here
+    except AssertionError as error:
+        return str(error)
+    return "" if here == expected.here else f"{line.id}: {here}"
 
 
 def _mismatch(line: Line) -> str:
@@ -122,14 +134,13 @@ def _groups() -> list[list[Line]]:
 
     One that fails a whole batch by itself stands among good ones of its endpoint.
     """
-    known = read_outcomes()
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in LINES:
-        if not known[line.id].fails:
+        if not _KNOWN[line.id].fails:
             model = ADAPTER if line.body.get("model") == ADAPTER else line.engine
             groups.setdefault((line.path, model), []).append(line)
     for line in LINES:
-        if known[line.id].fails:
+        if _KNOWN[line.id].fails:
             next(lines for (path, _), lines in groups.items() if path == line.path).append(line)
     return list(groups.values())
 

@@ -6,8 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: Fetches nothing from the network, and reports nothing.
-QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+#: Fetches nothing from the network, reports nothing, and gets its share of the cores.
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Other tests would starve the cluster that yields to them.
+    "RAY_worker_niceness": "0",
+}
 
 
 def _start_ray(cpus: int) -> None:

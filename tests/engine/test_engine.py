@@ -475,7 +475,7 @@ async def test_the_core_of_a_replica_that_is_killed_ends_with_it(tiny: str) -> N
     replica.kill()
 
     # It would keep its memory, which the next one needs.
-    await eventually(lambda: not core.is_running(), timeout=10)
+    await eventually(lambda: not core.is_running(), timeout=60)
     results: list[tuple[int, bytes]] = []
     while not results:
         with suppress(EngineGoneError, EngineUnavailableError):

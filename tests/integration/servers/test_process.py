@@ -38,10 +38,16 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def parent_of(run_dir: Path, command: list[str]) -> tuple[subprocess.Popen[str], int]:
-    """Another interpreter that starts a child of ours and waits; and the child's number."""
+def parent_of(
+    run_dir: Path, command: list[str], first: str = ""
+) -> tuple[subprocess.Popen[str], int]:
+    """Another interpreter that starts a child of ours and waits; and the child's number.
+
+    `first` is a line of Python that it runs before.
+    """
     script = (
-        "import pathlib, sys, time\n"
+        "import os, pathlib, sys, time\n"
+        f"{first}\n"
         "from cli.servers import Child\n"
         "child = Child('sleeper', sys.argv[2:], pathlib.Path(sys.argv[1]))\n"
         "child.start()\n"
@@ -67,6 +73,18 @@ def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
     kill_parent(parent)
 
     wait_until(lambda: not is_running(pid))
+
+
+def test_a_handler_that_never_returns_in_a_fork_of_the_parent_stops_no_child(
+    tmp_path: Path,
+) -> None:
+    # Those of gRPC, which Ray loads into its clients, sometimes do not.
+    hangs = "os.register_at_fork(after_in_child=lambda: time.sleep(1000))"
+    parent, pid = parent_of(tmp_path, SLEEP, hangs)
+    try:
+        wait_until(lambda: psutil.Process(pid).cmdline() == SLEEP)
+    finally:
+        kill_parent(parent)
 
 
 def test_a_grandchild_left_by_a_killed_run_is_gone_before_the_next_start(
