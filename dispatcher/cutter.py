@@ -23,6 +23,7 @@ class Cutter:
         self._spans = spans
         self._span = self._new_span()
         self._slicer = Slicer(limits)
+        self._by_lane: list[SliceLimits] = []
 
     def take(self, rows: Iterable[Row]) -> list[RowSpan]:
         """Take more rows; returns the spans that are complete."""
@@ -42,13 +43,18 @@ class Cutter:
         """The slices that the span's rows complete, in input order."""
         complete: list[Slice] = []
         for row in span.rows:
-            complete += self._slicer.add(row.start, row.end, row.tokens, row.lane)
+            most_rows = self._limits_of(row.lane).rows
+            complete += self._slicer.add(
+                row.start, row.end, row.tokens, row.lane, most_rows=most_rows
+            )
         return complete
 
     def groups(self, span: RowSpan, order: Sequence[int], *, copy: str) -> list[Slice]:
         """The span's own slices if it has the order of `group_slices`, which the caller skips."""
         first_row = self._slicer.next_row
-        return group_slices(span.rows, order, first_row=first_row, limits=self._limits, copy=copy)
+        return group_slices(
+            span.rows, order, first_row=first_row, limits_of=self._limits_of, copy=copy
+        )
 
     def skip(self, span: RowSpan) -> list[Slice]:
         """Leave the span out; returns the slices that end before it."""
@@ -57,6 +63,11 @@ class Cutter:
     def cut_rest(self) -> list[Slice]:
         """The slices that are not complete yet, at the end."""
         return list(self._slicer.finish())
+
+    def _limits_of(self, lane: int) -> SliceLimits:
+        for number in range(len(self._by_lane), lane + 1):
+            self._by_lane.append(self._limits.of_engine(self._shares.all[number].model.seats))
+        return self._by_lane[lane]
 
     def _new_span(self) -> RowSpan:
         if self._spans is None:

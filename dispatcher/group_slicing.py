@@ -1,6 +1,6 @@
 """Cuts a span into slices whose rows need not be neighbours. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dispatcher.row_span import SpanRow
 from shared.slices import Copy, Slice, mask_of
@@ -12,10 +12,12 @@ def group_slices(
     order: Sequence[int],
     *,
     first_row: int,
-    limits: SliceLimits,
+    limits_of: Callable[[int], SliceLimits],
     copy: str,
 ) -> list[Slice]:
     """The slices of a span's rows, of which the first one is row `first_row` of the batch.
+
+    `limits_of` gives those of a lane by its number.
 
     Rows that follow each other in `order`, a permutation of their positions, share a slice up to
     its limits. Within a slice they are in input order, and so they are in the copy: the bytes of
@@ -23,7 +25,7 @@ def group_slices(
     """
     found: list[Slice] = []
     place = 0
-    for group in _groups(rows, order, limits):
+    for group in _groups(rows, order, limits_of):
         own = [rows[position] for position in group]
         size = sum(row.end - row.start for row in own)
         found.append(
@@ -44,13 +46,14 @@ def group_slices(
 
 
 def _groups(
-    rows: Sequence[SpanRow], order: Sequence[int], limits: SliceLimits
+    rows: Sequence[SpanRow], order: Sequence[int], limits_of: Callable[[int], SliceLimits]
 ) -> Iterator[list[int]]:
     """The positions of each slice's rows, in input order."""
     group: list[int] = []
     tokens = size = 0
     for position in order:
         row = rows[position]
+        limits = limits_of(row.lane)
         tokens += row.tokens
         size += row.end - row.start
         if group and (

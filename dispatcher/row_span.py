@@ -40,7 +40,7 @@ class RowSpan:
 
     def __init__(self, limits: SpanLimits, slices: SliceLimits, *, is_sampled: bool = True) -> None:
         self._limits = limits
-        self._slices = slices
+        self._slice_limits = slices
         self._is_sampled = is_sampled
         self.rows: list[SpanRow] = []
         #: By a row's position, what a copy has in place of its line.
@@ -50,6 +50,7 @@ class RowSpan:
         self.has_bad_lines = False
         #: How many rows the queue of each lane's engine has.
         self._queue_rows: dict[int, int] = {}
+        self._slices: dict[int, SliceLimits] = {}
         self._counts: dict[int, int] = {}
         self._samples: dict[int, PrefixSample] = {}
         # Not by a stride, which the input's own period could be a multiple of.
@@ -117,6 +118,7 @@ class RowSpan:
         if (sample := self._samples.get(lane)) is None:
             rows = _QUEUED * share.model.max_replicas * share.model.seats
             self._queue_rows[lane] = rows
+            self._slices[lane] = self._slice_limits.of_engine(share.model.seats)
             sample = self._samples[lane] = PrefixSample(queue_rows=rows)
         sample.add(number, row.tokens, row.line)
 
@@ -125,7 +127,8 @@ class RowSpan:
             return None
         tokens = sum(self.rows[position].tokens for position in positions)
         # Whoever runs a slice sends its rows that begin alike together.
-        slice_rows = min(self._slices.rows, self._slices.tokens * len(positions) // max(1, tokens))
+        slices = self._slices[lane]
+        slice_rows = min(slices.rows, slices.tokens * len(positions) // max(1, tokens))
         order = prefix_order(
             [beginning(line).prefix for line in self.lines(body, positions)],
             tokens=tokens,

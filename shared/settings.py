@@ -205,8 +205,8 @@ class SharedSettings(StoreSettings, TenantDefaults):
         ge=1,
         description="size of all requests together that a dataset is rendered into",
     )
-    #: A slice has at most this many rows.
-    rows_per_slice: int = 128
+    #: A slice has at most this many rows. On an engine with few seats it has twice those, but 128.
+    rows_per_slice: int = 512
     #: A slice has at most this many predicted tokens, unless one row alone has more.
     tokens_per_slice: int = 32_768
     cache_seconds: int = Field(

@@ -5,18 +5,26 @@ rows in it, so the next stretch begins where all of them end.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from shared.slices import Slice
+
+#: Slices of an engine with few seats have as many rows: fewer are not worth their reads and writes.
+_MIN_ROWS = 128
 
 
 @dataclass(frozen=True)
 class SliceLimits:
     """The maximum of a slice; `bytes` is that of a stretch. A larger row has a slice of its own."""
 
-    rows: int = 128
+    rows: int = 512
     tokens: int = 32_768
     bytes: int = 8 * 1024 * 1024
+
+    def of_engine(self, seats: int) -> Self:
+        """The limits for an engine with so many seats: it runs several slices side by side."""
+        return replace(self, rows=min(self.rows, max(_MIN_ROWS, 2 * seats)))
 
 
 class Slicer:
@@ -29,11 +37,16 @@ class Slicer:
         self._rows = 0
         self._shares: dict[int, _Share] = {}
 
-    def add(self, start: int, end: int, tokens: int, lane: int = 0) -> Sequence[Slice]:
-        """Add the row in bytes [start, end); returns the slices of the stretch that it ended."""
+    def add(
+        self, start: int, end: int, tokens: int, lane: int = 0, *, most_rows: int | None = None
+    ) -> Sequence[Slice]:
+        """Add the row in bytes [start, end); returns the slices of the stretch that it ended.
+
+        `most_rows` is the limit of the lane's slices, where it is another one.
+        """
         limits, share = self._limits, self._shares.get(lane)
         is_full = share is not None and (
-            share.rows + 1 > limits.rows or share.tokens + tokens > limits.tokens
+            share.rows + 1 > (most_rows or limits.rows) or share.tokens + tokens > limits.tokens
         )
         finished: Sequence[Slice] = ()
         if is_full or (self._rows and end - self._start > limits.bytes):

@@ -262,7 +262,8 @@ class Additions:
     def _cut(
         self, first_row: int, name: str, start: int, new: Sequence[_New], lines: bytes
     ) -> Iterator[Slice]:
-        slicer, place = Slicer(self._slice_limits), 0
+        # They are few, and any engine may run them.
+        slicer, place = Slicer(self._slice_limits.of_engine(seats=0)), 0
         cut: list[Slice] = []
         for one in new:
             end = place + len(one.row.line) + 1

@@ -5,6 +5,7 @@ import random
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,3 +152,24 @@ def test_a_window_ends_before_its_limits_are_passed() -> None:
 
     assert [len(span.rows) for span in by_rows] == [10, 10, 5]
     assert [len(span.rows) for span in by_bytes] == [4, 4, 1]
+
+
+@pytest.mark.parametrize("in_groups", [False, True])
+@pytest.mark.parametrize("model", ["m", "other"])
+def test_each_engine_has_slices_of_its_size(model: str, in_groups: bool) -> None:
+    seats = {"m": SEATS, "other": 100}
+    models = CATALOG.models
+    wide = models["other"].model_copy(update={"engine": {"max_num_seqs": seats["other"]}})
+    catalog = CATALOG.model_copy(update={"models": {**models, "other": wide}})
+    limits = SliceLimits(tokens=10**9)
+    cutter, found = Cutter(LaneShares(catalog), limits, SpanLimits()), check()
+    body = b"".join(line(number, model, 10) + b"\n" for number in range(1000))
+    [span] = cutter.take(found.feed(body)) + cutter.take(found.finish()) + cutter.finish()
+
+    slices = (
+        cutter.groups(span, range(1000), copy="0")
+        if in_groups
+        else [*cutter.cut(span), *cutter.cut_rest()]
+    )
+
+    assert {one.rows for one in slices[:-1]} == {limits.of_engine(seats[model]).rows}

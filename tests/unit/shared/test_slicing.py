@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,3 +126,12 @@ def test_slices_of_several_lanes_cover_every_row_once_within_the_limits(
     for before, slice_ in pairwise(slices):
         if before.first_row != slice_.first_row:
             assert max(before.row_numbers) < slice_.first_row
+
+
+@pytest.mark.parametrize(
+    ("seats", "most", "rows"), [(8, 512, 128), (100, 512, 200), (256, 512, 512), (1024, 100, 100)]
+)
+def test_a_slice_has_no_more_rows_than_an_engine_has_at_hand(
+    seats: int, most: int, rows: int
+) -> None:
+    assert SliceLimits(rows=most).of_engine(seats).rows == rows
