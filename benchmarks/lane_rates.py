@@ -135,14 +135,14 @@ def main() -> None:
     parser.add_argument("--rows-per-slice", type=int)
     parser.add_argument("--seconds", type=float, default=300.0)
     options = parser.parse_args()
-    changes = {}
+    changes = {"BATCHYARD_MAX_EMBEDDING_INPUTS": str(10**7)}
     if options.rows_per_call:
         changes["BATCHYARD_ROWS_PER_ENGINE_CALL"] = str(options.rows_per_call)
     if options.rows_per_slice:
         changes["BATCHYARD_ROWS_PER_SLICE"] = str(options.rows_per_slice)
     found = {
         "lane": lambda: lane(options.kind, options.rows or 20_000, options.mappers, changes),
-        "shares": lambda: shares(options.rows or 10_000, options.replicas),
+        "shares": lambda: shares(options.rows or 200_000, options.replicas),
         "growth": lambda: growth(options.kind, options.rows or 1_000_000, changes),
         "messages": lambda: messages(options.seconds),
     }[options.what]()
