@@ -128,7 +128,11 @@ class LaneJob:
             )
         )
         self._replicas = ReplicaWatch(
-            state, self._engines, lanes=self._pools.lanes, is_busy=self._is_busy
+            state,
+            self._engines,
+            lanes=self._pools.lanes,
+            is_busy=self._is_busy,
+            slices_held=lambda: self._load.held_in_all,
         )
         self._keeper = (
             None

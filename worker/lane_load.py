@@ -55,6 +55,8 @@ class LaneLoad:
         self._max_direct_rows = direct_rows
         self._wave_seconds = wave_seconds
         self._held: dict[_Key, Claim] = {}
+        #: How many claims it has had in all.
+        self.held_in_all = 0
         self._direct: dict[_Key, tuple[Room, Claim]] = {}
         self._waves: list[list[Claim]] = []
         #: Slices of waves that were put back before their turn came, as far as it is known.
@@ -66,6 +68,7 @@ class LaneLoad:
         return list(self._held.values())
 
     def hold(self, claims: list[Claim]) -> None:
+        self.held_in_all += len(claims)
         self._held.update({_key(claim): claim for claim in claims})
 
     def drop(self, claim: Claim) -> bool:

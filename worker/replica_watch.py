@@ -29,21 +29,26 @@ class ReplicaWatch:
         *,
         lanes: tuple[Lane, ...],
         is_busy: Callable[[], bool],
+        slices_held: Callable[[], int],
     ) -> None:
-        """While nothing `is_busy`, nobody is asked: calls would keep an engine from its sleep."""
+        """While nothing `is_busy`, nobody is asked: calls would keep an engine from its sleep.
+
+        `slices_held` says how many slices the job has had in all: some are over between two looks.
+        """
         self._state = state
         self._engines = engines
         self._lanes = lanes
         self._is_busy = is_busy
+        self._slices_held = slices_held
 
     async def run(self) -> None:
         """Ask until cancelled; once more after the last work has ended."""
-        was_busy = False
+        was_busy, held_before = False, 0
         while True:
-            is_busy = self._is_busy()
-            if is_busy or was_busy:
+            is_busy, held = self._is_busy(), self._slices_held()
+            if is_busy or was_busy or held != held_before:
                 await self._look()
-            was_busy = is_busy
+            was_busy, held_before = is_busy, held
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
