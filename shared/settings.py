@@ -205,7 +205,7 @@ class SharedSettings(StoreSettings, TenantDefaults):
         ge=1,
         description="size of all requests together that a dataset is rendered into",
     )
-    #: A slice has at most this many rows. On an engine with few seats it has twice those, but 128.
+    #: A slice has at most this many rows; of an engine with few seats, twice those or 128.
     rows_per_slice: int = 512
     #: A slice has at most this many predicted tokens, unless one row alone has more.
     tokens_per_slice: int = 32_768
