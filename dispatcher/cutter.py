@@ -4,6 +4,7 @@ The slices of a span have its rows in their order, as if there were no spans, or
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from dispatcher.group_slicing import group_slices
 from dispatcher.row_span import RowSpan, SpanLimits
@@ -19,11 +20,11 @@ class Cutter:
     def __init__(self, shares: LaneShares, limits: SliceLimits, spans: SpanLimits | None) -> None:
         """Without limits for spans, none of them is worth another order."""
         self._shares = shares
-        self._limits = limits
+        #: By a lane's number.
+        self._limits_of = cache(lambda lane: limits.of_engine(shares.all[lane].model.seats))
         self._spans = spans
         self._span = self._new_span()
         self._slicer = Slicer(limits)
-        self._by_lane: list[SliceLimits] = []
 
     def take(self, rows: Iterable[Row]) -> list[RowSpan]:
         """Take more rows; returns the spans that are complete."""
@@ -64,12 +65,7 @@ class Cutter:
         """The slices that are not complete yet, at the end."""
         return list(self._slicer.finish())
 
-    def _limits_of(self, lane: int) -> SliceLimits:
-        for number in range(len(self._by_lane), lane + 1):
-            self._by_lane.append(self._limits.of_engine(self._shares.all[number].model.seats))
-        return self._by_lane[lane]
-
     def _new_span(self) -> RowSpan:
         if self._spans is None:
-            return RowSpan(SpanLimits(), self._limits, is_sampled=False)
-        return RowSpan(self._spans, self._limits)
+            return RowSpan(SpanLimits(), self._limits_of, is_sampled=False)
+        return RowSpan(self._spans, self._limits_of)

@@ -1,7 +1,7 @@
 """A span: consecutive rows of an input, of which a plan may change the order. Pure."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,9 +38,16 @@ class SpanRow(NamedTuple):
 class RowSpan:
     """Takes rows in order, and says whether the beginnings of their prompts repeat from afar."""
 
-    def __init__(self, limits: SpanLimits, slices: SliceLimits, *, is_sampled: bool = True) -> None:
+    def __init__(
+        self,
+        limits: SpanLimits,
+        slices_of: Callable[[int], SliceLimits],
+        *,
+        is_sampled: bool = True,
+    ) -> None:
+        """`slices_of` gives the limits of a lane's slices by its number."""
         self._limits = limits
-        self._slice_limits = slices
+        self._slices_of = slices_of
         self._is_sampled = is_sampled
         self.rows: list[SpanRow] = []
         #: By a row's position, what a copy has in place of its line.
@@ -50,7 +57,6 @@ class RowSpan:
         self.has_bad_lines = False
         #: How many rows the queue of each lane's engine has.
         self._queue_rows: dict[int, int] = {}
-        self._slices: dict[int, SliceLimits] = {}
         self._counts: dict[int, int] = {}
         self._samples: dict[int, PrefixSample] = {}
         # Not by a stride, which the input's own period could be a multiple of.
@@ -118,7 +124,6 @@ class RowSpan:
         if (sample := self._samples.get(lane)) is None:
             rows = _QUEUED * share.model.max_replicas * share.model.seats
             self._queue_rows[lane] = rows
-            self._slices[lane] = self._slice_limits.of_engine(share.model.seats)
             sample = self._samples[lane] = PrefixSample(queue_rows=rows)
         sample.add(number, row.tokens, row.line)
 
@@ -127,7 +132,7 @@ class RowSpan:
             return None
         tokens = sum(self.rows[position].tokens for position in positions)
         # Whoever runs a slice sends its rows that begin alike together.
-        slices = self._slices[lane]
+        slices = self._slices_of(lane)
         slice_rows = min(slices.rows, slices.tokens * len(positions) // max(1, tokens))
         order = prefix_order(
             [beginning(line).prefix for line in self.lines(body, positions)],
