@@ -166,6 +166,13 @@ class LaneLoad:
             for wave in self._waves
         )
 
+    def has_starting_wave(self) -> bool:
+        """Whether a wave has not settled a slice yet."""
+        return any(
+            len(own := self._own(wave)) == sum(_key(claim) in self._held for claim in own)
+            for wave in self._waves
+        )
+
     def wave_rows(self, rate: float) -> int:
         """How many rows keep the engine busy until the wave after this one has started."""
         return int(max(4 * self.rows_at_once, rate * self._wave_seconds))
@@ -187,9 +194,13 @@ class LaneLoad:
 
     def _flowing(self, wave: list[Claim]) -> list[Claim]:
         """What the wave has left; nothing until it has settled its first slice."""
-        own = [claim for claim in wave if _key(claim) not in self._put_back]
+        own = self._own(wave)
         left = [claim for claim in own if _key(claim) in self._held]
         return left if len(left) < len(own) else []
+
+    def _own(self, wave: list[Claim]) -> list[Claim]:
+        """What the wave has claimed and runs itself."""
+        return [claim for claim in wave if _key(claim) not in self._put_back]
 
 
 def _key(claim: Claim) -> _Key:

@@ -171,6 +171,9 @@ class LaneWork:
         """Start the next wave before the running one drains."""
         if self._load.lasting_waves() >= _MAX_WAVES or len(self._waves) >= _MAX_EXECUTIONS:
             return 0
+        # Two that start together take twice as long, and by then the rate is better known.
+        if self._load.has_starting_wave():
+            return 0
         # Fewer rows are done sooner without one, and a small batch, too.
         claims = await self._claim_wave(rate)
         if not claims:

@@ -27,8 +27,9 @@ from worker.engine_errors import Engine, Results
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 LANE = "m@gpu"
-#: How many slices of a large batch run at once: one directly, and one in each of two waves.
-_CLAIMED = 3
+#: How many slices of a large batch run at once: one directly, and one in a wave. No second wave
+#: starts while the first one has not.
+_CLAIMED = 2
 _ROWS_A_SLICE = 10
 _LARGE = _ROWS_A_SLICE * (_CLAIMED + 1)
 #: Room for one slice, and for a small batch besides.

@@ -166,6 +166,37 @@ def test_waves_that_are_almost_done_let_the_next_ones_start() -> None:
     assert load.lasting_waves() == 1
 
 
+def test_a_wave_starts_until_it_has_settled_a_slice_that_was_not_put_back() -> None:
+    load = _load(rows_at_once=16)
+    wave = [_claim(index, 30) for index in range(4)]
+    assert not load.has_starting_wave()
+
+    load.hold(wave)
+    load.begin_wave(wave)
+    assert load.has_starting_wave()
+    load.begin_put_back(wave[3:])
+    load.end_put_back(wave[3:], wave[3:])
+    assert load.has_starting_wave()
+
+    load.drop(wave[0])
+    assert not load.has_starting_wave()
+    load.end_wave(wave)
+    assert not load.has_starting_wave()
+
+
+def test_a_wave_of_which_all_was_put_back_starts_until_it_ends() -> None:
+    load = _load(rows_at_once=16)
+    wave = [_claim(0, 30)]
+    load.hold(wave)
+    load.begin_wave(wave)
+    load.begin_put_back(wave)
+    load.end_put_back(wave, wave)
+    assert load.has_starting_wave()
+
+    load.end_wave(wave)
+    assert not load.has_starting_wave()
+
+
 def test_a_wave_fills_its_time_and_never_less_than_four_engines() -> None:
     load = _load(rows_at_once=100)
 
