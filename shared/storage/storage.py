@@ -21,7 +21,6 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import urllib3
-from minio import Minio
 from minio.commonconfig import CopySource, Tags
 from minio.deleteobjects import DeleteObject
 
@@ -43,7 +42,7 @@ from shared.storage.multipart import (
     Stored,
     parts_of,
 )
-from shared.storage.requests import LABEL_HEADER, MAX_LISTED, BucketRequests, Listed
+from shared.storage.requests import LABEL_HEADER, MAX_LISTED, BucketRequests, Client, Listed
 
 #: The default for servers without regions: AWS's first one.
 DEFAULT_REGION = "us-east-1"
@@ -82,7 +81,7 @@ class Storage:
             timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
             retries=False,
         )
-        self._client = Minio(
+        self._client = Client(
             url.netloc,
             access_key=access_key,
             secret_key=secret_key,
@@ -166,7 +165,7 @@ class Storage:
     async def put_once(self, key: str, body: bytes, *, label: str = "") -> Stored | None:
         """Write a small object that stays as it is; None when the key holds another one.
 
-        `label` is kept in its metadata.
+        `label` is kept in its metadata, and has to have a checksum of the body: S3 gets no other.
 
         An object of the same bytes is ours: the answer to an earlier attempt may have been lost.
         """

@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from email.message import Message
+from typing import ClassVar
 
 import pytest
 
@@ -48,6 +50,32 @@ async def test_what_is_put_once_stays(storage: Storage) -> None:
     assert await storage.put_once("key", b"first") == first
     assert await storage.put_once("key", b"other") is None
     assert await storage.get("key") == b"first"
+
+
+async def test_an_object_with_a_label_is_read_back_with_it(storage: Storage) -> None:
+    body = _noise(5 * _MIB)
+
+    stored = await storage.put_once("key", body, label="a label")
+
+    assert stored == await storage.stat("key")
+    assert await storage.get("key") == body
+    assert await storage.label("key") == "a label"
+    assert await storage.put_once("key", b"other", label="another") is None
+
+
+async def test_only_a_body_whose_label_has_its_checksum_goes_without_another() -> None:
+    with _fake_s3(status=200) as (endpoint, headers):
+        storage = Storage(endpoint, "key", "secret", "bucket")
+
+        await storage.put_once("key", b"body", label="its checksum")
+        await storage.put_once("key", b"body")
+        await storage.put("key", b"body")
+    storage.close()
+
+    hashed = hashlib.sha256(b"body").hexdigest()
+    assert [one["x-amz-content-sha256"] for one in headers] == ["UNSIGNED-PAYLOAD", hashed, hashed]
+    # The label is what speaks for the body.
+    assert "x-amz-meta-label" in headers[0]["Authorization"]
 
 
 async def test_a_removed_key_can_be_created_again(storage: Storage) -> None:
@@ -399,7 +427,7 @@ async def test_preparing_is_repeatable_and_leaves_nothing(storage: Storage) -> N
 
 
 async def test_a_server_that_ignores_create_only_puts_is_refused() -> None:
-    with _fake_s3(status=200) as endpoint:
+    with _fake_s3(status=200) as (endpoint, _):
         storage = Storage(endpoint, "key", "secret", "bucket")
 
         with pytest.raises(SetupError, match="create-only"):
@@ -409,7 +437,7 @@ async def test_a_server_that_ignores_create_only_puts_is_refused() -> None:
 
 @pytest.mark.parametrize("status", [500, 503])
 async def test_a_server_that_is_broken_is_transient(status: int) -> None:
-    with _fake_s3(status=status) as endpoint:
+    with _fake_s3(status=status) as (endpoint, _):
         storage = Storage(endpoint, "key", "secret", "bucket")
         calls = [
             storage.get("key"),
@@ -472,8 +500,10 @@ class _Answering(http.server.BaseHTTPRequestHandler):
     """Answers everything with one status, as a server that knows nothing of conditions does."""
 
     status = 200
+    headers_seen: ClassVar[list[Message]]
 
     def _answer(self) -> None:
+        self.headers_seen.append(self.headers)
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = b"" if self.command == "HEAD" else b"<html>no XML of S3's</html>"
         if self.command == "POST":
@@ -492,13 +522,15 @@ class _Answering(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _fake_s3(*, status: int) -> Iterator[str]:
-    handler = type("_Handler", (_Answering,), {"status": status})
+def _fake_s3(*, status: int) -> Iterator[tuple[str, list[Message]]]:
+    """Its address, and the headers of the calls that it gets."""
+    seen: list[Message] = []
+    handler = type("_Handler", (_Answering,), {"status": status, "headers_seen": seen})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http://127.0.0.1:{server.server_port}", seen
         finally:
             server.shutdown()
             thread.join()
