@@ -5,7 +5,6 @@ it belongs to has the core, the queue and the seats; it ends with the replica.
 """
 
 import asyncio
-import gc
 import os
 import pickle
 import socket
@@ -16,6 +15,7 @@ import structlog
 
 from shared.openai.row_rules import RowRules
 from worker.catalog_adapters import load_each_alone
+from worker.collector import pass_over_what_is_there
 from worker.engine_bounds import refuse_killers
 from worker.engine_front import keep_environment
 from worker.engine_results import SERVER_ERROR, failure
@@ -47,8 +47,7 @@ class Front:
         setup = await self._setup
         self._core = RemoteCore(self._link.send, setup.supported_tasks)
         self._openai = OpenAILayer(await _app(setup, self._core, self._rules))
-        gc.collect()
-        gc.freeze()
+        pass_over_what_is_there()
         self._link.send(Ready(os.getpid()))
         await loop.create_future()
 

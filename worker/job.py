@@ -24,6 +24,7 @@ from shared.storage import Storage
 from shared.tracing import spans
 from worker.adapter_keeper import AdapterKeeper
 from worker.backlog_keeper import BacklogKeeper
+from worker.collector import pass_over_what_is_there
 from worker.connections import opened
 from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
@@ -71,6 +72,7 @@ def run_lane_job(
                 engines_class=engines_class,
             ).run()
 
+    pass_over_what_is_there()
     asyncio.run(work())
     spans.stop()
     # The waves of a superseded job run in threads that nothing can stop.

@@ -22,6 +22,7 @@ from shared.tracing import spans
 from worker.adapter_engine import with_adapters
 from worker.batch_watch import BatchWatch
 from worker.block_runner import BLOCKS_ON_THEIR_WAY, BlockRunner
+from worker.collector import pass_over_what_is_there
 from worker.connections import open_state, read_settings
 from worker.engine_client import EngineClient
 from worker.media_engine import with_media
@@ -137,6 +138,7 @@ class SliceMapper:
             turns=turns,
             slice_events=settings.slice_events,
         )
+        pass_over_what_is_there()
 
     async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
         [claims] = block["claims"]
