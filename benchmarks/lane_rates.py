@@ -41,6 +41,8 @@ _SMALL_ROWS = 10_000
 _WATCH_SECONDS = 2.0
 _LEDGER_SECONDS = 1.0
 _FINAL = ("completed", "failed", "expired", "cancelled")
+#: Ray's own actors, and those of its processes that have no task yet.
+_OF_RAY = "other processes of Ray"
 #: The kinds of processes, by what their command has.
 _KINDS = {
     "-m gateway": "gateway",
@@ -53,33 +55,42 @@ _KINDS = {
     "beam.smp": "rabbitmq",
     "radosgw": "s3",
     "ceph": "s3",
-    "ray::": "other processes of waves",
+    "ray::": _OF_RAY,
     "raylet": "ray",
     "gcs_server": "ray",
 }
+#: What a process is called before and between its tasks.
+_UNNAMED = frozenset({"other", _OF_RAY, "ray"})
 
 
 class CpuLedger:
     """CPU seconds of the fleet by kind of process; this one, which is its client, does not count.
 
     Nobody waits for Ray's processes, so it looks again and again: what one has spent would be
-    forgotten with it.
+    forgotten with it. Their names change with what they do, and the one that says most counts.
     """
 
     def __init__(self) -> None:
-        self._spent: defaultdict[str, float] = defaultdict(float)
-        self._seen: dict[psutil.Process, float] = {}
+        self._spent: dict[psutil.Process, float] = {}
+        self._kinds: dict[psutil.Process, str] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> dict[str, float]:
-        """What has been spent since the first look."""
+    def look(self) -> dict[psutil.Process, float]:
+        """What each process has spent until now."""
         with self._lock:
             for kind, process in _processes():
                 with suppress(psutil.Error):
-                    now = sum(process.cpu_times()[:2])
-                    self._spent[kind] += now - self._seen.get(process, 0.0)
-                    self._seen[process] = now
+                    self._spent[process] = sum(process.cpu_times()[:2])
+                    if kind not in _UNNAMED or self._kinds.get(process, kind) in _UNNAMED:
+                        self._kinds[process] = kind
             return dict(self._spent)
+
+    def since(self, before: Mapping[psutil.Process, float]) -> dict[str, float]:
+        """What has been spent since that look, by kind."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for process, seconds in self.look().items():
+            found[self._kinds[process]] += seconds - before.get(process, 0.0)
+        return dict(found)
 
 
 class StubFleet:
@@ -109,12 +120,12 @@ class StubFleet:
         while batch.status not in _FINAL:
             time.sleep(0.2)
             batch = self.client.batches.retrieve(batch.id)
-        seconds, now = time.perf_counter() - began, self.cpu.look()
+        seconds, spent = time.perf_counter() - began, self.cpu.since(before)
         if batch.status != "completed" or batch.request_counts.completed != rows:
             raise RuntimeError(f"The batch is {batch.status}: {batch.request_counts}")
         with self.client.files.with_streaming_response.content(batch.output_file_id) as output:
             verify(output.iter_lines(), rows)
-        return seconds, {name: spent - before.get(name, 0.0) for name, spent in now.items()}
+        return seconds, spent
 
     def shares(self, rows: int) -> list[int]:
         """How many rows each replica has answered, once these are so many together."""

@@ -91,7 +91,7 @@ def together(fleet: ScriptedFleet, batches: int, turns: int) -> None:
             before = cpu.look()
             seen = _at_once(me, file_id, count)
             seconds = time.time() - began
-            spent = {kind: now - before.get(kind, 0) for kind, now in cpu.look().items()}
+            spent = cpu.since(before)
             shown = ", ".join(f"{kind} {one:.2f}" for kind, one in sorted(spent.items()))
             print(f"{name}: {seconds:.2f} s; CPU seconds: {shown}")
             show(asyncio.run(_all_moments(fleet, seen)))
