@@ -5,7 +5,7 @@ from shared.catalog import Model
 #: One call brings this part of an engine's seats, between these bounds. A short row costs about as
 #: much as its part of a call, and a call of twice as many rows hardly more than one of half as
 #: many; several calls keep an engine full while some of them end.
-_CALL_PART, _MIN_CALL_ROWS, _MAX_CALL_ROWS = 4, 16, 128
+_CALL_PART, _MIN_CALL_ROWS, _MAX_CALL_ROWS = 4, 16, 256
 #: The same part where a row takes one step: its seats are as many as it has rows in a moment.
 _VECTORS_CALL_PART = 2
 

@@ -47,7 +47,7 @@ class WorkerSettings(StoreSettings):
         default=None,
         ge=1,
         description="how many rows one call to the engine carries; without it, a quarter of the "
-        "engine's seats, half of those of a model that gives vectors, at least 16 and at most 128",
+        "engine's seats, half of those of a model that gives vectors, at least 16 and at most 256",
     )
     #: When this many engines have died of a batch's rows, none of its rows is tried alone any more.
     engine_deaths_per_batch: int = Field(default=40, ge=1)

@@ -24,7 +24,7 @@ def test_a_wave_has_two_processes_on_a_large_machine_unless_the_settings_say_oth
 
 @pytest.mark.parametrize(
     ("seats", "runner", "rows"),
-    [(8, None, 16), (256, None, 64), (4096, None, 128), (64, "pooling", 32), (256, "pooling", 128)],
+    [(8, None, 16), (256, None, 64), (4096, None, 256), (64, "pooling", 32), (256, "pooling", 128)],
 )
 def test_a_call_brings_more_rows_where_a_row_takes_one_step(
     seats: int, runner: str | None, rows: int
