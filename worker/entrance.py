@@ -258,6 +258,7 @@ class Entrance:
         """The engine has ended a step; `numbers` are what its core has counted so far."""
         now = time.monotonic()
         self._seats.note(kv_usage, outputs)
+        self._queue.note_step(self._clock())
         if self._control is not None and numbers is not None:
             self._control.note_core(numbers)
         if self._heard:

@@ -61,7 +61,7 @@ CASES = {
     "front": Case(rates.front, 150, (SMALL,)),
     "embeddings": Case(rates.embeddings, 150, (EMBED,)),
     "small": Case(rates.small, 150, (SMALL,)),
-    "large": Case(rates.large, 210, (LARGE,)),
+    "large": Case(rates.large, 420, (LARGE,)),
     "share": Case(rates.share, 210, (SMALL,), (SHARED,)),
     "share-embeddings": Case(rates.share_embeddings, 150, (EMBED,), (EMBEDS,)),
     "mixed": Case(rates.mixed, 200, (SMALL, EMBED)),
