@@ -40,4 +40,4 @@ def _attention_can() -> bool:
         return False
     from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
 
-    return get_flash_attn_version() == _FLASH_ATTENTION
+    return bool(get_flash_attn_version() == _FLASH_ATTENTION)
