@@ -27,6 +27,8 @@ class Door(msgspec.Struct, frozen=True):
     #: How many calls have seats that no batch gets, and whether rows of batches are there now.
     seats: int = 0
     has_batches: bool = False
+    #: Whether live calls leave rows of batches next to nothing there.
+    is_peoples: bool = False
 
 
 def encode(doors: Iterable[Door]) -> bytes:

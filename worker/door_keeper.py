@@ -55,7 +55,11 @@ class DoorKeeper:
     async def _look(self) -> None:
         found: list[Door] = []
         for lane in self._lanes:
-            found += await self._engines.doors(lane)
+            doors = await self._engines.doors(lane)
+            if any(door.is_peoples for door in doors):
+                free = sum(not door.is_peoples for door in doors)
+                await self._engines.know_free(lane, free)
+            found += doors
         wanted = await self._state.doors.show(self._lanes[0].name, self._job, found)
         self.is_wanted = self._always or wanted
         # With several pools, those are asked one after the other that have room.

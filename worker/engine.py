@@ -40,6 +40,7 @@ from worker.engine_errors import (
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
+    EngineYieldsError,
     Result,
     Results,
 )
@@ -60,7 +61,7 @@ from worker.engine_variables import (
     SPARE_KV_VARIABLE,
     SPARE_SEATS_VARIABLE,
 )
-from worker.entrance import Entrance, Guest, WithdrawnError
+from worker.entrance import Entrance, GivenBackError, Guest, WithdrawnError
 from worker.fork_server import ForkServer
 from worker.front_count import fronts_here
 from worker.fronts import FrontGoneError, Fronts
@@ -167,7 +168,9 @@ class BatchServer(LLMServer):
             _capacity(self._client.vllm_config), goals=_goals(), yielding=_yielding()
         )
         self._gpus = _gpus(self._client.vllm_config)
-        self._answers = Answers[FrontGoneError | None](max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
+        self._answers = Answers[FrontGoneError | GivenBackError | None](
+            max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS
+        )
         #: The rows that run.
         self._guests: dict[_Row, Guest] = {}
         self._is_hung = False
@@ -310,13 +313,15 @@ class BatchServer(LLMServer):
 
         `order` has a work for each line: what decides when it enters vLLM. Lines that are withdrawn
         have no result, nor have those of batches that are not among the `wanted`. Raises
-        EngineGoneError when the engine died while lines without a result were in it.
+        EngineGoneError when the engine died while lines without a result were in it, and
+        EngineYieldsError when those without one are to go to another replica.
         """
         if self._client.errored or self._drain.has_begun:
             # These lines never reached the engine, so they cannot have killed it.
             raise EngineUnavailableError("the engine is about to stop or restart")
         rows = [_row(line, work) for line, work in zip(lines, order, strict=True)]
         left = set(range(len(rows)))
+        has_yielded = False
         runs = [
             self._answer(row, line, work) if work.batch_id in wanted else _no_result()
             for row, line, work in zip(rows, lines, order, strict=True)
@@ -337,16 +342,23 @@ class BatchServer(LLMServer):
                     yield results
                 if len(results) < len(ended):
                     raise self._death([one for one in sorted(left) if self._was_seated(rows[one])])
+                has_yielded |= any(isinstance(one, GivenBackError) for _, one in group)
                 lost = [position for position, one in group if isinstance(one, FrontGoneError)]
                 if lost:
                     raise EngineGoneError("the front died while it had these lines", lost)
         if left and self._drain.has_begun:
             raise EngineUnavailableError("the replica stops, and gives these lines back")
+        if has_yielded:
+            raise EngineYieldsError("people have the replica", _replica_id())
 
     async def withdraw(self, batch_id: str) -> None:
         """Let no line of the batch enter vLLM that is not there yet."""
         self.core_life.withdraw(batch_id)
         self._entrance.withdraw(batch_id)
+
+    async def know_free(self, replicas: int) -> None:
+        """Know how many other replicas live calls leave to batches."""
+        self._entrance.know_free(replicas)
 
     async def complete(self, batch_id: str) -> None:
         """Know that no line of the batch comes after those that are here."""
@@ -381,6 +393,7 @@ class BatchServer(LLMServer):
             self._door,
             seats=self._entrance.live_seats,
             has_batches=self._entrance.has_batches,
+            is_peoples=self._entrance.is_peoples,
         )
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
@@ -419,16 +432,18 @@ class BatchServer(LLMServer):
 
     def _answer(
         self, row: _Row, line: bytes, work: Work
-    ) -> asyncio.Future[Result | FrontGoneError | None]:
+    ) -> asyncio.Future[Result | FrontGoneError | GivenBackError | None]:
         return self._answers.ask(row, partial(self._run, row, line, work))
 
-    async def _run(self, row: _Row, line: bytes, work: Work) -> Result | FrontGoneError | None:
+    async def _run(
+        self, row: _Row, line: bytes, work: Work
+    ) -> Result | FrontGoneError | GivenBackError | None:
         try:
             return await self._run_line(row, line, work)
+        except (FrontGoneError, GivenBackError) as error:
+            return error
         except WithdrawnError:
             return None
-        except FrontGoneError as error:
-            return error
 
     async def _run_line(self, row: _Row, line: bytes, work: Work) -> Result:
         if self._fronts is not None and not self._reads(line):

@@ -23,11 +23,13 @@ from shared.cache_salt import CacheSalts
 from shared.doors import Door
 from shared.engines import ReplicaNumbers
 from shared.ordering.work import Work
+from worker.avoided_replicas import avoid
 from worker.engine_errors import (
     EngineFailedError,
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
+    EngineYieldsError,
     Results,
 )
 from worker.engine_status import DEPLOYMENT, engine_failure, engine_state
@@ -73,7 +75,8 @@ class EngineClient:
 
         All lines go to one replica; `order` has a work for each of them. Waits while the engine
         starts. A line without a result at the end was withdrawn. Raises EngineGoneError,
-        EngineUnavailableError or EngineFailedError for the lines without a result. Closing the
+        EngineUnavailableError or EngineFailedError for the lines without a result; after
+        EngineYieldsError, the next call goes to another replica. Closing the
         generator aborts them in the engine.
         """
         async with aclosing(self._call(lines, order)) as results:
@@ -100,6 +103,10 @@ class EngineClient:
         # Those that an older version has deployed cannot tell.
         answers = await self._ask_all("numbers")
         return [answer for answer in answers if isinstance(answer, ReplicaNumbers)]
+
+    async def know_free(self, replicas: int) -> None:
+        """Tell every replica how many of them live calls leave to batches."""
+        await self._tell_all("know_free", replicas)
 
     async def expect(self, replicas: float) -> None:
         """Tell every replica that runs how many of them the batches need.
@@ -133,7 +140,7 @@ class EngineClient:
             raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
         return answers
 
-    async def _tell_all(self, method: str, what: str | list[str]) -> None:
+    async def _tell_all(self, method: str, what: str | int | list[str]) -> None:
         """Call a method of every replica."""
         try:
             answers = self._connect().broadcast(method, what)
@@ -235,6 +242,11 @@ def _in_our_words() -> Iterator[None]:
         if isinstance(error, EngineHungError):
             raise EngineHungError("The engine hung with these lines in it.", positions) from None
         raise EngineGoneError("The engine died with these lines in it.", positions) from None
+    except EngineYieldsError as error:
+        # Ray's subclass holds the error itself.
+        replica = getattr(error, "cause", error).replica
+        avoid(replica)
+        raise EngineYieldsError("People have the engine.", replica) from None
     except EngineUnavailableError:
         raise EngineUnavailableError("The engine is being restarted.") from None
     except (RayActorError, WorkerCrashedError, OutOfMemoryError):

@@ -55,5 +55,17 @@ class EngineUnavailableError(TransientError):
     """The engine cannot take lines now (it restarts, or was removed): it never saw these."""
 
 
+class EngineYieldsError(EngineUnavailableError):
+    """People have the engine's replica, and others have room for these lines: it never saw them."""
+
+    def __init__(self, message: str, replica: str) -> None:
+        """`replica` is Serve's name of the one that yields."""
+        super().__init__(message)
+        self.replica = replica
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (str(self), self.replica)
+
+
 class EngineFailedError(SetupError):
     """The engine cannot start without a change by the operator; the message is its own reason."""

@@ -24,6 +24,11 @@ _AHEAD_PART, _MIN_AHEAD = 2, 8
 #: A model that gives vectors has the rows of so many seconds inside. What comes then waits for them
 #: in the same process, which is what limits a small model.
 STEP_SECONDS = 0.1
+#: Up to so many seconds' where a step takes less than this: most of them are on their way then, to
+#: be tokenized or written, and a step of few rows takes a core about as long as one of many.
+MOST_STEP_SECONDS, SHORT_STEP_SECONDS = 0.25, 0.04
+#: Both ways by this part with each step.
+_CHANGE = 0.05
 #: It has this many inside at least.
 MIN_ROWS = 16
 #: Over how many seconds rates are measured.
@@ -74,6 +79,9 @@ class EngineQueue:
         self._inside = self._preparing = self._inside_spare = 0
         self._row_rate = Rate(_ROW_RATE_SECONDS)
         self._token_rate = Rate(_TOKEN_RATE_SECONDS)
+        #: The rows of how many seconds a model that gives vectors has inside.
+        self._step_seconds = STEP_SECONDS
+        self._stepped_at = 0.0
         self._looked_at = 0.0
         #: When the first window of a batch closes that has rows here, as of the last look.
         self.earliest_end = inf
@@ -148,6 +156,13 @@ class EngineQueue:
         longest = self._line.lengths.longest(work.batch_id)
         return predicted if longest is None else min(predicted, _LONGER * max(1, longest))
 
+    def note_step(self, now: float) -> None:
+        """The engine has ended a step."""
+        is_short = now - self._stepped_at < SHORT_STEP_SECONDS
+        self._stepped_at = now
+        changed = self._step_seconds * (1 + _CHANGE if is_short else 1 - _CHANGE)
+        self._step_seconds = min(MOST_STEP_SECONDS, max(STEP_SECONDS, changed))
+
     def leave(self, row: QueuedRow, now: float) -> None:
         """The row is done, or does not want to run any more."""
         if row.is_live:
@@ -205,7 +220,7 @@ class EngineQueue:
 
     def _has_place(self) -> bool:
         if self._capacity.is_one_step:
-            return self._inside < max(MIN_ROWS, STEP_SECONDS * self._row_rate.per_second)
+            return self._inside < max(MIN_ROWS, self._step_seconds * self._row_rate.per_second)
         return self._preparing < max(_MIN_AHEAD, self._capacity.seats // _AHEAD_PART)
 
 

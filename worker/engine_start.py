@@ -9,6 +9,7 @@ import structlog
 from worker.engine_stages import StageClock
 from worker.fork_server import ForkServer
 from worker.forked_core import forking_cores, why_spawned
+from worker.step_graphs import graph_prompts
 
 log = structlog.get_logger()
 
@@ -72,6 +73,8 @@ def adapted_engine_class(
                 client, self._again = self._again[1], None
                 return client
             adapt(config, fronts=fronts, takes_live_calls=takes_live_calls)
+            # The arguments have what the operator says; the configuration has vLLM's choice, too.
+            graph_prompts(config, is_chosen=arguments.compilation_config.cudagraph_mode is not None)
             with forking_cores(forks if in_core else None, spawned_for=why_spawned(config)):
                 client = super()._start_async_llm_engine(arguments, config, group)
             clock.end("core")

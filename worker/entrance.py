@@ -19,6 +19,7 @@ from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_numbers import CoreNumbers
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
+from worker.giving_back import GivingBack
 from worker.live_control import Goals, LiveControl, Yielding
 from worker.step_limit import FREE, Group, headers
 
@@ -31,13 +32,18 @@ class WithdrawnError(BatchyardError):
     """The row was withdrawn before it had a seat."""
 
 
+class GivenBackError(WithdrawnError):
+    """It was withdrawn so that another engine answers it: people have this one."""
+
+
 @dataclass(eq=False, slots=True)
 class Guest:
     """A row that is inside, and the task that runs it."""
 
     row: QueuedRow
     task: "asyncio.Task[object] | None"
-    is_withdrawn: bool = False
+    #: Why it leaves, if it was withdrawn.
+    withdrawn: WithdrawnError | None = None
     sequences: set[str] = field(default_factory=set)
 
     @property
@@ -78,6 +84,7 @@ class Entrance:
                 kv_tokens=capacity.kv_tokens,
             )
         self._gives_way = True
+        self._giving_back = GivingBack(capacity.seats)
         #: How many live calls have seats that no batch gets, and how many may have a seat at once.
         self.live_seats = capacity.live_seats
         self.live_places = capacity.seats + capacity.live_seats
@@ -107,6 +114,11 @@ class Entrance:
     def has_batches(self) -> bool:
         """Whether rows of batches wait or are inside: live calls may leave them one seat."""
         return self.rows > 0
+
+    @property
+    def is_peoples(self) -> bool:
+        """Whether live calls leave rows of batches next to nothing."""
+        return self._giving_back.has_begun
 
     @property
     def seated(self) -> int:
@@ -145,8 +157,8 @@ class Entrance:
             _guest.set(guest)
             yield guest
         except asyncio.CancelledError:
-            if guest.is_withdrawn:
-                raise WithdrawnError("The row was withdrawn.") from None
+            if guest.withdrawn is not None:
+                raise guest.withdrawn from None
             raise
         finally:
             _guest.set(None)
@@ -224,6 +236,10 @@ class Entrance:
         """Let no row of the batch have a seat that has none."""
         self._withdraw(lambda row: row.work.batch_id == batch_id and not row.seated)
 
+    def know_free(self, replicas: int) -> None:
+        """Know how many other replicas live calls leave to batches: rows that wait may go there."""
+        self._giving_back.know_free(replicas, self._clock())
+
     def close(self) -> int:
         """Let no row have a seat that has none, now and later; returns how many are withdrawn."""
         self._is_closed = True
@@ -258,6 +274,7 @@ class Entrance:
         """The engine has ended a step; `numbers` are what its core has counted so far."""
         now = time.monotonic()
         self._seats.note(kv_usage, outputs)
+        self._queue.note_step(self._clock())
         if self._control is not None and numbers is not None:
             self._control.note_core(numbers)
         if self._heard:
@@ -268,15 +285,17 @@ class Entrance:
                 self._leave(output.id, now)
         self._admit_soon()
 
-    def _withdraw(self, is_meant: Callable[[QueuedRow], bool]) -> int:
+    def _withdraw(
+        self, is_meant: Callable[[QueuedRow], bool], why: type[WithdrawnError] = WithdrawnError
+    ) -> int:
         count = 0
         for row, turn in self._turns.items():
             if is_meant(row) and not turn.done():
-                turn.set_exception(WithdrawnError("The row was withdrawn."))
+                turn.set_exception(why("The row was withdrawn."))
                 count += 1
         for guest in self._guests:
-            if is_meant(guest.row) and guest.task and not guest.is_withdrawn:
-                guest.is_withdrawn = True
+            if is_meant(guest.row) and guest.task and guest.withdrawn is None:
+                guest.withdrawn = why("The row was withdrawn.")
                 guest.task.cancel()
                 count += 1
         return count
@@ -343,9 +362,13 @@ class Entrance:
         if gives_way != self._gives_way:
             self._gives_way = gives_way
             log.info("engine.gives_way", who="batches" if gives_way else "live calls")
+        limit = control.limit(self._seats.of_batches, now) if gives_way else control.seats
+        self._giving_back.see(limit, now)
+        if self._giving_back.is_due(now):
+            self._withdraw(lambda row: not row.seated, GivenBackError)
         if gives_way:
             self._seats.yield_to_live(
-                limit=control.limit(self._seats.of_batches, now),
+                limit=limit,
                 reserve=control.reserve(now),
                 kv_reserve=control.kv_reserve(now),
                 is_live_near=not control.is_quiet(now),

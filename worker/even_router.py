@@ -16,6 +16,8 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
+from worker.avoided_replicas import is_avoided
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -66,7 +68,7 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
         It asks those of which nothing is known while others take calls. Where nothing is known of
         any, because no call was made lately, it would ask first: for 0.1 seconds, and while they
         are too busy to answer for twice as long again and again. None is ever full, so a call
-        goes out at once.
+        goes out at once. Those that have given rows back are left out, unless there is no other.
         """
         if pending_request is not None:
             # It pauses before it asks again when none has room.
@@ -76,5 +78,6 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
         if all(cache.get(id_) is None for id_ in known):
             for id_ in known:
                 cache.update(id_, 0)
-        calls = {id_: cache.get(id_) for id_ in known}
+        wanted = [id_ for id_ in known if not is_avoided(id_.unique_id)]
+        calls = {id_: cache.get(id_) for id_ in wanted or known}
         return [[known[id_] for id_ in self._turns.next(calls)]]

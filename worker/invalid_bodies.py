@@ -5,7 +5,7 @@ would be repeated 240 times, with its picture.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 #: How many errors of one body are told; a union of dozens of forms has some for each of them.
@@ -52,6 +52,21 @@ def tell_only_places(app: Any) -> None:
     app.exception_handler(ValidationError)(refuse_late)
     # One has been made already, and it keeps the handlers that it was made with.
     app.middleware_stack = None
+    if messages := getattr(app.state, "anthropic_serving_messages", None):
+        messages.create_messages = _telling_no_values(messages.create_messages)
+
+
+def _telling_no_values(create: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """What makes messages, whose errors vLLM's route would repeat: it gets them as answers."""
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+
+    async def create_or_tell(request: Any, raw_request: Any = None) -> Any:
+        try:
+            return await create(request, raw_request)
+        except Exception as error:  # noqa: BLE001  # as the route does
+            return create_error_response(without_values(error))
+
+    return create_or_tell
 
 
 def without_values(error: Exception) -> Exception:

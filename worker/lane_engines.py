@@ -85,6 +85,10 @@ class LaneEngines:
         """What the engine's replicas have counted. Raises TransientError."""
         return await self._plain_client(engine).numbers()
 
+    async def know_free(self, engine: Lane, replicas: int) -> None:
+        """Tell the engine's replicas how many of them live calls leave to batches."""
+        await self._plain_client(engine).know_free(replicas)
+
     async def expect(self, engine: Lane, replicas: float) -> None:
         """Tell the engine how many replicas its batches need."""
         await self._plain_client(engine).expect(replicas)

@@ -15,6 +15,7 @@ from worker.embedding_answers import write_from_arrays
 from worker.engine_errors import Answer
 from worker.engine_results import failure, from_http, success
 from worker.hearing import add_hearing
+from worker.hidden_words import hide_words
 from worker.invalid_bodies import tell_only_places, without_values
 from worker.moderations import add_moderations, moderation_from
 
@@ -29,6 +30,7 @@ class OpenAILayer:
     """Answers requests as `vllm serve` would."""
 
     def __init__(self, app: Any) -> None:
+        hide_words()
         add_moderations(app, moderation_from(os.environ))
         add_hearing(app)
         tell_only_places(app)

@@ -89,6 +89,10 @@ class SliceRun:
             return []
         return [one for one in chunk if self._results[one] is None and one in self._asked_again]
 
+    def without_result(self, chunk: Iterable[int]) -> list[int]:
+        """Those of the rows that have no result yet, unless the run must stop."""
+        return [] if self.stop is not None else [one for one in chunk if not self._results[one]]
+
     def leave(self, chunk: Iterable[int]) -> None:
         """Note that the rows are no longer in the engine."""
         self._in_engine.difference_update(chunk)

@@ -9,7 +9,12 @@ import structlog
 from shared.slices import Claim, Stop
 from worker import traces
 from worker.batch_watch import BatchWatch
-from worker.engine_errors import Engine, EngineGoneError, EngineUnavailableError
+from worker.engine_errors import (
+    Engine,
+    EngineGoneError,
+    EngineUnavailableError,
+    EngineYieldsError,
+)
 from worker.outcomes import Outcome, SliceResult, outcome, public_reason, worst
 from worker.row_limiter import RowLimiter
 from worker.rows import PartBody, nothing
@@ -105,8 +110,13 @@ class SliceRunner:
     async def _call(self, run: SliceRun, chunk: Sequence[int], trace: str) -> None:
         """Run the rows at these positions of the slice until each has its result."""
         while chunk:
-            await self._call_once(run, chunk, trace)
-            chunk = run.to_ask_again(chunk)
+            try:
+                await self._call_once(run, chunk, trace)
+            except EngineYieldsError:
+                # Another replica has room for those that are left.
+                chunk = run.without_result(chunk)
+            else:
+                chunk = run.to_ask_again(chunk)
 
     async def _call_once(self, run: SliceRun, chunk: Sequence[int], trace: str) -> None:
         """Run the rows at these positions of the slice together."""

@@ -10,6 +10,7 @@ run of some cases keeps what the file has of the others. A run directory may be 
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -60,7 +61,7 @@ CASES = {
     "front": Case(rates.front, 150, (SMALL,)),
     "embeddings": Case(rates.embeddings, 150, (EMBED,)),
     "small": Case(rates.small, 150, (SMALL,)),
-    "large": Case(rates.large, 210, (LARGE,)),
+    "large": Case(rates.large, 420, (LARGE,)),
     "share": Case(rates.share, 210, (SMALL,), (SHARED,)),
     "share-embeddings": Case(rates.share_embeddings, 150, (EMBED,), (EMBEDS,)),
     "mixed": Case(rates.mixed, 200, (SMALL, EMBED)),
@@ -105,6 +106,7 @@ def main() -> None:
         price_per_hour=options.price_per_hour if name else 0.0,
         cards=options.cards or about.get("cards", 1),
         steps=_folder_of_steps(options.run_dir) if options.steps else None,
+        engine=options.engine,
     )
     kept = _RESULTS if plan.cards == 1 else _RESULTS_OF_CARDS
     results = Results(
@@ -242,6 +244,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0, help="of the whole run, at most")
     parser.add_argument("--patience", type=float, default=1.0, help="of each case's time limit")
     parser.add_argument("--steps", action="store_true", help="say what was in the engines' steps")
+    parser.add_argument(
+        "--engine",
+        type=json.loads,
+        default={},
+        help="further arguments of the engines that write, as JSON",
+    )
     parser.add_argument("--price-per-hour", type=float, default=3.0, help="of the card")
     options = parser.parse_args()
     options.run_dir = options.run_dir or Path(tempfile.mkdtemp(prefix="batchyard-gpu-"))

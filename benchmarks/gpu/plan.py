@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ class Plan:
     cards: int = 1
     #: Where engines note their steps; None if they do not.
     steps: Path | None = None
+    #: Further arguments of the engines that write.
+    engine: Mapping[str, Any] = field(default_factory=dict)
 
     def rows(self, count: int) -> int:
         """So many rows at the scale of this run, and enough to be rows at all."""
@@ -130,7 +132,7 @@ class Plan:
         if name in (EMBED, EMBEDS):
             engine["runner"] = "pooling"
         else:
-            engine["max_model_len"] = 2048
+            engine |= {"max_model_len": 2048, **self.engine}
         if name in _SEATS:
             engine["max_num_seqs"] = _SEATS[name]
         if self.card is None:

@@ -22,6 +22,7 @@ _GRANTED = {
     ("worker/front.py", "_answer"): "the replica waits for an answer to each row",
     ("worker/fronts.py", "_enter"): "a row's failure is its result",
     ("worker/grammar_trial.py", "_try"): "a foreign compiler's error is its verdict",
+    ("worker/invalid_bodies.py", "create_or_tell"): "vLLM's route would repeat its text",
     ("worker/openai_layer.py", "_answer"): "the app finds the words for what is wrong",
     ("worker/openai_layer.py", "answer"): "a row's failure is its result",
 }

@@ -55,6 +55,7 @@ _USED_ELSEWHERE = {
     "add_lora_async": "vLLM's AsyncLLM",
     "get_supported_tasks_async": "vLLM's AsyncLLM",
     "BaseRowsAlone": "vLLM's workers, which are told its name",
+    "spare": "torch, which calls it at the end of its import",
     "seekable": "Arrow, and Python's own readers",
     "readinto": "Python's own readers",
     "writable": "Arrow",

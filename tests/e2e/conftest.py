@@ -210,10 +210,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
     catalog = yaml.safe_load(make_catalog(run_dir, []).read_text())
     # A narrow engine: few rows are enough to be more than it runs at once.
     catalog["models"][CHAT_MODEL]["engine"]["max_num_seqs"] = 48
-    catalog["models"][CHAT_MODEL]["engine"] |= {
-        "enable_auto_tool_choice": True,
-        "tool_call_parser": "hermes",
-    }
     catalog["models"][VISION_MODEL]["media_domains"] = [MEDIA_HOST]
     catalog["models"][BROKEN_MODEL] = {
         "source": str(run_dir / "nowhere"),

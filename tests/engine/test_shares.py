@@ -1,7 +1,7 @@
 """How rows fall to the replicas of one engine: four that answer at once, with our routing."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 import pytest
@@ -84,6 +84,60 @@ async def test_no_replica_is_asked_how_busy_it_is_before_a_call_after_a_long_res
 
     assert await call() == 1
     assert not asked
+
+
+async def test_a_replica_that_gives_rows_back_gets_none_for_a_while_unless_it_is_alone(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray import serve
+
+    from benchmarks.stub_engine import StubReplica, deploy_replicas
+    from worker import avoided_replicas
+    from worker.engine_client import EngineClient
+    from worker.engine_errors import EngineYieldsError, Results
+    from worker.engine_status import DEPLOYMENT
+
+    del engine  # It has the cluster.
+
+    class Yielding(StubReplica):
+        """Gives its first rows back."""
+
+        async def run_lines(
+            self, lines: Sequence[bytes], order: Sequence[Work]
+        ) -> AsyncGenerator[Results, None]:
+            if not self._rows:
+                self._rows = len(lines)
+                replica = serve.get_replica_context().replica_id.unique_id
+                raise EngineYieldsError("people have the replica", replica)
+            async with aclosing(super().run_lines(lines, order)) as groups:
+                async for group in groups:
+                    yield group
+
+    deploy_replicas("yielding", Yielding, 2)
+    client = EngineClient("yielding")
+
+    async def call() -> bool:
+        """Whether the row was answered."""
+        works = [Work("batch", 0, "acme", 0, 0, 600, 10)]
+        try:
+            async with aclosing(client.run_lines([LINE], works)) as groups:
+                return [len(group) async for group in groups] == [1]
+        except EngineYieldsError:
+            return False
+
+    async def shares() -> list[int]:
+        handle = serve.get_deployment_handle(DEPLOYMENT, "yielding")
+        return sorted(await handle.broadcast("rows").results_async(timeout_s=60))
+
+    # First the one, and then the other one; both are avoided, so neither is.
+    assert [await call() for _ in range(4)] == [False, False, True, True]
+    assert await shares() == [2, 2]
+
+    [first, _] = avoided_replicas._until  # noqa: SLF001  # the order is that of the dictionary
+    monkeypatch.setattr(avoided_replicas, "_until", {})
+    avoided_replicas.avoid(first)
+    assert [await call() for _ in range(6)] == [True] * 6
+    assert await shares() == [2, 8]
 
 
 def test_the_fewest_come_first_equals_in_turns_and_those_unknown_last() -> None:

@@ -23,7 +23,7 @@ from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner
 from tests.integration.worker.conftest import requests
 from worker.batch_watch import BatchWatch
-from worker.engine_errors import EngineGoneError, Results
+from worker.engine_errors import EngineGoneError, EngineYieldsError, Results
 from worker.outcomes import Outcome
 from worker.slice_io import fetch, settle
 from worker.slice_runner import SliceRunner
@@ -42,12 +42,18 @@ class _Chatter:
     asked: Counter[str] = field(default_factory=Counter)
     #: Before it has so many rows in all, it dies.
     dies_before: int = 0
+    #: So many calls get the half of their answers, and the rest of the rows is for another replica.
+    yields: int = 0
     holds: bool = False
 
     async def run_lines(
         self, lines: Sequence[bytes], order: Sequence[Work]
     ) -> AsyncGenerator[Results, None]:
-        for position, line in enumerate(lines):
+        answered = len(lines)
+        if self.yields:
+            self.yields -= 1
+            answered //= 2
+        for position, line in enumerate(lines[:answered]):
             name = json.loads(line)["custom_id"]
             if self.holds and self.asked[name]:
                 await asyncio.Event().wait()
@@ -57,6 +63,8 @@ class _Chatter:
             answer = self.says(name, self.asked[name])
             self.asked[name] += 1
             yield [(position, (200, _body(answer), 5))]
+        if answered < len(lines):
+            raise EngineYieldsError("People have it.", "replica")
 
     async def withdraw(self, batch_id: str) -> None:
         pass
@@ -170,6 +178,17 @@ async def test_without_retries_nothing_is_asked_again(lane: _Lane) -> None:
 
     assert set(lane.engine.asked.values()) == {1}
     assert "asked_again" not in await lane.ended(batch_id)
+
+
+async def test_rows_that_an_engine_gives_back_are_asked_by_the_same_run(lane: _Lane) -> None:
+    lane.engine.yields = 7
+    batch_id = await lane.yard.plan(requests(_ROWS))
+
+    assert set(await lane.step(batch_id)) == {Outcome.DONE}
+
+    assert lane.engine.yields == 0
+    assert lane.engine.asked == {f"row-{row}": 1 for row in range(_ROWS)}
+    await lane.ended(batch_id)
 
 
 @pytest.mark.parametrize("death", [3, 10, 22, 30])

@@ -4,7 +4,15 @@ from hypothesis import strategies as st
 
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
-from worker.engine_queue import MIN_ROWS, STEP_SECONDS, EngineQueue, QueuedRow, Rate
+from worker.engine_queue import (
+    MIN_ROWS,
+    MOST_STEP_SECONDS,
+    SHORT_STEP_SECONDS,
+    STEP_SECONDS,
+    EngineQueue,
+    QueuedRow,
+    Rate,
+)
 from worker.engine_seats import Capacity
 
 SEATS, SPARE = 32, 4
@@ -224,21 +232,28 @@ def test_an_answer_of_a_row_that_asks_for_several_is_one_of_them() -> None:
 
 
 @pytest.mark.parametrize("rows_per_second", [40, 1000, 10_000])
-def test_of_rows_of_one_step_as_many_are_inside_as_a_short_step_takes(
-    rows_per_second: float,
+@pytest.mark.parametrize(
+    ("step_seconds", "seconds_inside"),
+    [(2 * SHORT_STEP_SECONDS, STEP_SECONDS), (SHORT_STEP_SECONDS / 2, MOST_STEP_SECONDS)],
+)
+def test_of_rows_of_one_step_as_many_are_inside_as_a_short_time_takes(
+    rows_per_second: float, step_seconds: float, seconds_inside: float
 ) -> None:
-    queue = EngineQueue(Capacity(seats=2048, spare_seats=8, spare_kv=0, is_one_step=True))
-    for _ in range(2000):
+    queue = EngineQueue(Capacity(seats=8192, spare_seats=8, spare_kv=0, is_one_step=True))
+    for _ in range(4000):
         queue.add(work("giant"))
     now, inside = 0.0, list(queue.admit(0.0))
-    for _ in range(40):
-        now += len(inside) / rows_per_second
+    for _ in range(60):
+        taken = len(inside) / rows_per_second
+        for step in range(1, 1 + max(1, round(taken / step_seconds))):
+            queue.note_step(now + step * step_seconds)
+        now += taken
         for row in inside:
             queue.leave(row, now)
             queue.add(work("giant"))
         inside = list(queue.admit(now))
 
-    wanted = max(MIN_ROWS, STEP_SECONDS * rows_per_second)
+    wanted = max(MIN_ROWS, seconds_inside * rows_per_second)
 
     assert 0.9 * wanted <= len(inside) <= 1.1 * wanted
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from shared.ordering.work import Work
 from worker.engine_seats import Capacity, StepOutput
-from worker.entrance import Entrance, WithdrawnError
+from worker.entrance import Entrance, GivenBackError, WithdrawnError
 from worker.live_control import MOST_PROMPT_TOKENS, Goals, Yielding
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
@@ -175,6 +175,39 @@ async def test_fewer_rows_follow_while_live_calls_miss_their_goal() -> None:
     entrance.note(0.0, [StepOutput(core.ids[-1], 1, is_last=True)])
     await settled()
     assert entrance.seated == 8
+    for one in rows:
+        one.cancel()
+    await asyncio.wait(rows)
+
+
+async def test_rows_without_a_seat_go_to_another_engine_when_people_have_this_one() -> None:
+    now = 0.0
+    # No engine has this goal: rows leave it to people.
+    entrance = Entrance(
+        Capacity(seats=16, spare_seats=0, spare_kv=0, live_seats=1), lambda: now, Goals(tpot=1e-9)
+    )
+    core = Core(entrance)
+    rows = [asyncio.create_task(core.run(f"row{number}")) for number in range(40)]
+    await settled()
+    running = set(core.ids)
+    assert not entrance.is_peoples
+
+    with entrance.entered_live("acme", ""):
+        await entrance.seat("live", prompt_tokens=5, max_tokens=5)
+        for _ in range(20):
+            now += 0.5
+            entrance.note(0.0, [StepOutput("live", 1, is_last=False)])
+            await settled()
+        assert entrance.is_peoples
+        assert not any(row.done() for row in rows)
+
+        entrance.know_free(1)
+        entrance.note(0.0, [StepOutput("live", 1, is_last=False)])
+        await settled()
+
+    ends = {f"row{number}-0": row for number, row in enumerate(rows)}
+    assert {id_ for id_, row in ends.items() if not row.done()} == running
+    assert all(isinstance(row.exception(), GivenBackError) for row in rows if row.done())
     for one in rows:
         one.cancel()
     await asyncio.wait(rows)
