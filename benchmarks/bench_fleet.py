@@ -53,11 +53,12 @@ class BenchFleet:
             completion_window="24h",
         )
 
-    def cancel(self, batch: Batch) -> None:
-        """Return when the batch has been cancelled."""
+    def cancel(self, batch: Batch) -> Batch:
+        """The batch once it has been cancelled."""
         self.client.batches.cancel(batch.id)
-        while self.client.batches.retrieve(batch.id).status not in FINAL:
+        while (batch := self.client.batches.retrieve(batch.id)).status not in FINAL:
             time.sleep(0.1)
+        return batch
 
     def finish(self, batch: Batch) -> Batch:
         """The batch once it has completed."""

@@ -149,7 +149,8 @@ def _rows_by_deadline(fleet: BenchFleet, door: Door, phase: Phase, rows: int) ->
         batch = fleet.client.batches.retrieve(batch.id)
     people.join()
     if batch.status not in FINAL:
-        fleet.cancel(batch)
+        # Rows that are done are kept, as at the end of a window, also those of slices that are not.
+        batch = fleet.cancel(batch)
     assert batch.request_counts is not None
     return batch.request_counts.completed
 

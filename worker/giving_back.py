@@ -6,8 +6,8 @@ slice and batch with it, while other engines have room.
 
 import math
 
-#: Rows wait so long for live calls to leave them more.
-PATIENCE_SECONDS = 1.0
+#: Rows wait so long for live calls to leave them more, and those that come later only so long.
+PATIENCE_SECONDS, LATER_SECONDS = 1.0, 0.1
 #: What is known of the other engines is forgotten after so long.
 _KNOWN_SECONDS = 5.0
 #: Less than this part of the seats is next to nothing.
@@ -41,9 +41,9 @@ class GivingBack:
         return self._since < math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether rows that wait are to go now. Those that come later have the same patience."""
+        """Whether rows that wait are to go now; it is asked before those go that come later."""
         has_room_elsewhere = now - self._free_at < _KNOWN_SECONDS
         is_due = now - self._since >= PATIENCE_SECONDS and has_room_elsewhere
         if is_due:
-            self._since = now
+            self._since = now - PATIENCE_SECONDS + LATER_SECONDS
         return is_due
