@@ -21,7 +21,7 @@ from cli.servers import CephS3, Redis
 from dispatcher.finaliser import Finaliser
 from shared import ids
 from shared.lifecycle import Event, Status
-from shared.slices import Part, Slice, SliceUsage
+from shared.slices import Claim, Part, Slice, SliceUsage
 from shared.state import State
 from shared.storage import Storage
 
@@ -69,16 +69,22 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int, row_b
     )
     await state.lanes.feed(_LANE, [f"{batch_id}:{index}" for index in range(parts)])
     await state.lanes.open_job(_LANE, "", "job")
-    claims = await state.claims.take(_LANE, "job", lease_seconds=600, slices=100, rows=rows)
-    for claim in claims:
-        first = claim.slice.first_row
-        numbers = range(first, first + _ROWS_A_PART)
-        output = b"".join(_row(batch_id, row, row_bytes) for row in numbers if row % 10)
-        error = b"".join(_row(batch_id, row, row_bytes) for row in numbers if not row % 10)
-        key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        etag = (await storage.put(key, output + error)).etag
-        part = Part(key, etag, len(output), len(error), _ROWS_A_PART, SliceUsage(_ROWS_A_PART))
-        await state.claims.commit(claim, part)
+    while claims := await state.claims.take(
+        _LANE, "job", lease_seconds=600, slices=100, rows=100 * _ROWS_A_PART
+    ):
+        for claim in claims:
+            await _commit(state, storage, claim, row_bytes)
+
+
+async def _commit(state: State, storage: Storage, claim: Claim, row_bytes: int) -> None:
+    batch_id, first = claim.batch_id, claim.slice.first_row
+    numbers = range(first, first + _ROWS_A_PART)
+    output = b"".join(_row(batch_id, row, row_bytes) for row in numbers if row % 10)
+    error = b"".join(_row(batch_id, row, row_bytes) for row in numbers if not row % 10)
+    key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+    etag = (await storage.put(key, output + error)).etag
+    part = Part(key, etag, len(output), len(error), _ROWS_A_PART, SliceUsage(_ROWS_A_PART))
+    await state.claims.commit(claim, part)
 
 
 async def _finish(redis_url: str, batches: int, *where: str) -> None:

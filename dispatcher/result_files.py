@@ -15,6 +15,9 @@ from shared.slices import Part
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 
+#: S3 writes several parts of a file in little more time than one, and the batch waits for them.
+_PARTS_AT_ONCE = 3
+
 
 class Results(NamedTuple):
     """A batch's files; None for one that would be empty."""
@@ -120,7 +123,7 @@ class ResultFiles:
         # The event is in the key: a finaliser that was frozen while it wrote an expiry must not
         # overwrite the files of the cancellation that came first.
         key = f"batches/{record.id}/{event}/{name or kind}.jsonl"
-        stored = await self._storage.upload(key, counted())
+        stored = await self._storage.upload(key, counted(), parts_at_once=_PARTS_AT_ONCE)
         return Assembled(
             key=stored.key,
             etag=stored.etag,

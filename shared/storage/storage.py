@@ -216,11 +216,13 @@ class Storage:
             response.close()
             response.release_conn()
 
-    async def upload(self, key: str, chunks: AsyncIterator[bytes]) -> Stored:
+    async def upload(
+        self, key: str, chunks: AsyncIterator[bytes], *, parts_at_once: int = 1
+    ) -> Stored:
         """Write an object of unknown size as it arrives. Nothing is left behind if `chunks` raises.
 
         No thread waits for `chunks`, so slow sources do not delay others. S3 copies itself what is
-        a `ReadBytes` of 8 MiB or more.
+        a `ReadBytes` of 8 MiB or more. Each more of the `parts_at_once` takes twice `PART_BYTES`.
         """
         async with aclosing(parts_of(chunks)) as parts:
             first = await anext(parts, b"")
@@ -237,7 +239,8 @@ class Storage:
                         asyncio.create_task(self._send_part(key, upload, len(sending), part))
                     )
                     # A copy takes no memory, so several may be on their way.
-                    left = COPIES_AT_ONCE - 1 if isinstance(part, ReadBytes) else 0
+                    at_once = COPIES_AT_ONCE if isinstance(part, ReadBytes) else parts_at_once
+                    left = at_once - 1
                     part = await anext(parts, b"")
                     latest = sending[-COPIES_AT_ONCE:]
                     for task in latest[: len(latest) - left]:
