@@ -556,8 +556,10 @@ class _Late(Storage):
 
     then: Callable[[], Awaitable[object]]
 
-    async def upload(self, key: str, chunks: AsyncIterator[bytes]) -> Stored:
-        stored = await super().upload(key, chunks)
+    async def upload(
+        self, key: str, chunks: AsyncIterator[bytes], *, parts_at_once: int = 1
+    ) -> Stored:
+        stored = await super().upload(key, chunks, parts_at_once=parts_at_once)
         await self.then()
         return stored
 
