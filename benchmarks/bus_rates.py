@@ -5,17 +5,21 @@ Also a flood of messages: its effect on the dispatcher's memory and the gateway'
 
 import asyncio
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aio_pika
-import aiohttp
+import httpx
 import psutil
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
@@ -38,6 +42,7 @@ _MESSAGES = 800
 _FLOOD = 10_000
 _GENTLE_MEBIBYTES = 96
 _CALLS_BEFORE = 300
+_CALL_PAUSE_SECONDS = 0.02
 
 
 def bus_rates(*, turns: int) -> list[Figure]:
@@ -235,17 +240,20 @@ async def _bare_rate(yard: BenchYard, *, answers: bool = False) -> _Rate:
 async def _flood(yard: BenchYard, door: _Door) -> list[Figure]:
     dispatcher = psutil.Process(yard.pids["dispatcher"])
     before = peak = dispatcher.memory_info().rss
-    async with aiohttp.ClientSession(
-        headers={"authorization": f"Bearer {yard.api_key}"}
-    ) as session:
-        url = f"{yard.address}/v1/batches?limit=1"
-        calm = [await _seconds(session, url) for _ in range(_CALLS_BEFORE)]
+    url = f"{yard.address}/v1/batches?limit=1"
+    # Of a process of their own: this one is busy with publishing.
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(1, context) as pool:
+        is_over = manager.Event()
+        call = partial(_call, url, yard.api_key)
+        calm = await asyncio.wrap_future(pool.submit(call, _CALLS_BEFORE, None))
+        calling = asyncio.wrap_future(pool.submit(call, None, is_over))
         flooding = asyncio.create_task(door.submit(_FLOOD))
-        stormy = []
         while not flooding.done():
-            stormy.append(await _seconds(session, url))
             peak = max(peak, dispatcher.memory_info().rss)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
+        is_over.set()
+        stormy = await calling
         per_second = await flooding
     return [
         bounded(
@@ -286,12 +294,16 @@ async def _publish(
     await asyncio.gather(*(lane() for _ in range(_IN_FLIGHT)))
 
 
-async def _seconds(session: aiohttp.ClientSession, url: str) -> float:
-    began = time.perf_counter()
-    async with session.get(url) as answer:
-        await answer.read()
-        answer.raise_for_status()
-    return time.perf_counter() - began
+def _call(url: str, api_key: str, count: int | None, is_over: Event | None) -> list[float]:
+    """Seconds of so many calls one after the other, or of those until it is over."""
+    taken: list[float] = []
+    with httpx.Client(headers={"authorization": f"Bearer {api_key}"}) as client:
+        while len(taken) != count and (is_over is None or not is_over.is_set()):
+            began = time.perf_counter()
+            client.get(url).raise_for_status()
+            taken.append(time.perf_counter() - began)
+            time.sleep(_CALL_PAUSE_SECONDS)
+    return taken
 
 
 async def _planned(state: State) -> None:
