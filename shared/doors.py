@@ -28,7 +28,7 @@ class Door(msgspec.Struct, frozen=True):
     seats: int = 0
     has_batches: bool = False
     #: Whether live calls leave rows of batches next to nothing there.
-    is_peoples: bool = False
+    is_for_people: bool = False
 
 
 def encode(doors: Iterable[Door]) -> bytes:

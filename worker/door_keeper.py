@@ -56,8 +56,8 @@ class DoorKeeper:
         found: list[Door] = []
         for lane in self._lanes:
             doors = await self._engines.doors(lane)
-            if any(door.is_peoples for door in doors):
-                free = sum(not door.is_peoples for door in doors)
+            if any(door.is_for_people for door in doors):
+                free = sum(not door.is_for_people for door in doors)
                 await self._engines.know_free(lane, free)
             found += doors
         wanted = await self._state.doors.show(self._lanes[0].name, self._job, found)

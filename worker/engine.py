@@ -393,7 +393,7 @@ class BatchServer(LLMServer):
             self._door,
             seats=self._entrance.live_seats,
             has_batches=self._entrance.has_batches,
-            is_peoples=self._entrance.is_peoples,
+            is_for_people=self._entrance.is_for_people,
         )
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

@@ -116,7 +116,7 @@ class Entrance:
         return self.rows > 0
 
     @property
-    def is_peoples(self) -> bool:
+    def is_for_people(self) -> bool:
         """Whether live calls leave rows of batches next to nothing."""
         return self._giving_back.has_begun
 

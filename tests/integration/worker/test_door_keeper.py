@@ -23,13 +23,13 @@ async def test_an_engine_whose_people_leave_rows_nothing_hears_how_many_others_h
         """In the place of engines: three replicas on one pool, and one on the other."""
 
         def __init__(self) -> None:
-            self.peoples: set[str] = set()
+            self.for_people: set[str] = set()
             self.free: dict[str, int] = {}
 
         async def doors(self, engine: Lane) -> list[Door]:
             replicas = ["a", "b", "c"] if engine.name == LANE else ["d"]
             return [
-                Door(one, "127.0.0.1", 1, "token", is_peoples=one in self.peoples)
+                Door(one, "127.0.0.1", 1, "token", is_for_people=one in self.for_people)
                 for one in replicas
             ]
 
@@ -43,9 +43,9 @@ async def test_an_engine_whose_people_leave_rows_nothing_hears_how_many_others_h
     await asyncio.sleep(1.2)
     assert engines.free == {}
 
-    engines.peoples.add("b")
+    engines.for_people.add("b")
     await eventually(lambda: engines.free == {LANE: 2})
-    engines.peoples.update("acd")
+    engines.for_people.update("acd")
     await eventually(lambda: engines.free == {LANE: 0, lanes[1].name: 0})
     running.cancel()
     await asyncio.wait([running])

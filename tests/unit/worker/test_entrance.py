@@ -190,7 +190,7 @@ async def test_rows_without_a_seat_go_to_another_engine_when_people_have_this_on
     rows = [asyncio.create_task(core.run(f"row{number}")) for number in range(40)]
     await settled()
     running = set(core.ids)
-    assert not entrance.is_peoples
+    assert not entrance.is_for_people
 
     with entrance.entered_live("acme", ""):
         await entrance.seat("live", prompt_tokens=5, max_tokens=5)
@@ -198,7 +198,7 @@ async def test_rows_without_a_seat_go_to_another_engine_when_people_have_this_on
             now += 0.5
             entrance.note(0.0, [StepOutput("live", 1, is_last=False)])
             await settled()
-        assert entrance.is_peoples
+        assert entrance.is_for_people
         assert not any(row.done() for row in rows)
 
         entrance.know_free(1)
