@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 
 from gateway.reasons import shown
 from shared.ledger.reasons import LEFT_OUT
@@ -11,7 +10,7 @@ from shared.openai.shapes import Batch
 from shared.state import BatchRecord
 from shared.storage import Storage
 
-#: Records are a few kilobytes, and so are the bytes that are made of them.
+#: Texts of records are a few kilobytes, and so are the bodies that are made of them.
 _REMEMBERED = 1024
 
 
@@ -42,10 +41,11 @@ async def _body(storage: Storage, record: BatchRecord) -> bytes:
 
 
 def _remembered(record: BatchRecord) -> bytes:
-    return _made(tuple(chain.from_iterable(record.fields.items())))
+    # What is read from S3 has no text, and costs so much that its body may as well be made again.
+    return _made(record.text) if record.text else body_of(record.to_openai())
 
 
 @lru_cache(_REMEMBERED)
-def _made(fields: tuple[str, ...]) -> bytes:
-    """The body of the record with these names and values in turn."""
-    return body_of(BatchRecord.from_flat(fields).to_openai())
+def _made(text: str) -> bytes:
+    """The body of the record with this text."""
+    return body_of(BatchRecord.from_text(text).to_openai())

@@ -115,10 +115,12 @@ class Bus:
         try:
             lost = TransientError("RabbitMQ was lost before its confirm.")
             with timed("rabbitmq"), foreign_cancellation_as(lost):
-                # Without a limit, aio-pika waits forever for the next connection.
-                async with asyncio.timeout(_RECONNECT_SECONDS):
-                    # Its declared type lacks `wait`.
-                    channel = cast("Channel", await self._channel.get_underlay_channel())
+                if self._publishing is None or not self._publishing.connected.is_set():
+                    # Without a limit, aio-pika waits forever for the next connection.
+                    async with asyncio.timeout(_RECONNECT_SECONDS):
+                        await self._channel.get_underlay_channel()
+                # Its declared type lacks `wait`.
+                channel = cast("Channel", await self._channel.get_underlay_channel())
                 # An exchange's own `publish` waits for the message to leave before the next one.
                 await channel.basic_publish(
                     body,

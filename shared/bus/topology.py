@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from shared.errors import SetupError
@@ -173,7 +174,12 @@ def live_key(tenant: str) -> str:
 
 def may_receive(tenant: str, address: str, *kinds: Literal["reply", "sub"]) -> bool:
     """Whether only this tenant can read the address: its own queue, or direct reply-to."""
-    return re.fullmatch(reply_pattern(re.escape(tenant), *kinds), address) is not None
+    return _addresses(tenant, kinds).fullmatch(address) is not None
+
+
+@lru_cache(1024)
+def _addresses(tenant: str, kinds: tuple[Literal["reply", "sub"], ...]) -> re.Pattern[str]:
+    return re.compile(reply_pattern(re.escape(tenant), *kinds))
 
 
 def reply_pattern(tenant_pattern: str, *kinds: Literal["reply", "sub"]) -> str:

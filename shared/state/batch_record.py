@@ -1,8 +1,12 @@
 """A batch's record in Redis, and the batch as HTTP shows it."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import msgspec
 
 from shared.lifecycle import FINAL, PAUSABLE, Status
 from shared.openai.shapes import Batch
@@ -31,16 +35,27 @@ _NULLABLE = (
     "cancelled_at",
 )
 
+#: Texts of records, each of a few kilobytes, that need not be read again.
+_REMEMBERED = 1024
 
-class BatchRecord(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
     """Everything that Redis knows about a batch, as text."""
 
     fields: Mapping[str, str]
+    #: What `from_text` has read; empty for a record that is from elsewhere.
+    text: str = field(default="", compare=False, repr=False)
 
     @classmethod
-    def from_flat(cls, flat: Sequence[str]) -> "BatchRecord":
-        """Build the record from alternating names and values, as scripts return a hash."""
-        return cls(dict(zip(flat[::2], flat[1::2], strict=True)))
+    @lru_cache(_REMEMBERED)
+    def from_text(cls, text: str) -> "BatchRecord":
+        """Build the record from names and values in turn, as scripts return a hash in JSON.
+
+        The same text gives the same record.
+        """
+        flat = msgspec.json.decode(text, type=list[str])
+        return cls(dict(zip(flat[::2], flat[1::2], strict=True)), text)
 
     @property
     def id(self) -> str:

@@ -179,7 +179,7 @@ class Batches:
         """
         since = "" if changed_after is None else changed_after
         has_more, *found = await self._scripts.run("page", tenant, after or "", limit, since)
-        records = map(BatchRecord.from_flat, found)
+        records = map(BatchRecord.from_text, found)
         # Of those that are away, only the ids are here.
         numbered = [(one.id, one if "status" in one.fields else BatchRecord({})) for one in records]
         return await self._with_those_away(numbered), has_more == "1"

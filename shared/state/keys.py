@@ -117,13 +117,13 @@ class Keys:
             return None
         if len(found) == 1:
             return Expired(int(found[0]))
-        tenant, scopes, (place, calls, wait, left, reset), flat = found
+        tenant, scopes, (place, calls, wait, left, reset), text = found
         return Admission(
             tenant,
             ids.api_key_id(digest),
             _scopes(scopes),
             RateStatus(rates[place - 1]._replace(calls=calls), wait, left, reset),
-            BatchRecord.from_flat(flat) if flat else None,
+            BatchRecord.from_text(text) if text else None,
         )
 
     async def get(self, key: str) -> KeyRecord:

@@ -4,7 +4,8 @@
 -- rate, of the tenant's limit, calls where no limit is set, microseconds in which they may come
 -- Returns false for a key that is unknown or revoked, and {when} for one that has expired. Otherwise
 -- the tenant; the key's id and scopes; the tightest rate as its position (from 1), its calls,
--- microseconds to wait, calls left and microseconds until all are free; and the batch's fields.
+-- microseconds to wait, calls left and microseconds until all are free; and the batch's fields as one
+-- text of JSON, empty if there is none.
 local key = ns .. 'key:' .. ARGV[1]
 local values = redis.call('HMGET', key, 'tenant', 'revoked_at', 'used_day', 'expires_at', 'scopes')
 local tenant, today = values[1], int(math.floor(now / DAY_SECONDS))
@@ -22,9 +23,10 @@ for i = 3, #ARGV, 4 do
   end
   marks[count] = mark
 end
-local batch = {}
+local batch = ''
 if tightest[3] == 0 then
   for count, mark in pairs(marks) do count_call(count, mark) end
-  if ARGV[2] ~= '' then batch = redis.call('HGETALL', batch_key(ARGV[2])) end
+  local fields = ARGV[2] ~= '' and redis.call('HGETALL', batch_key(ARGV[2])) or {}
+  if #fields > 0 then batch = cjson.encode(fields) end
 end
 return {tenant, values[5] or '', tightest, batch}

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from shared.errors import NotFoundError, TransientError
 from shared.lifecycle import Event, Status
-from shared.state import FileRecord, State
+from shared.state import Admission, FileRecord, Rate, State
 from tests.batches import batch_fields, contents, in_progress, validating
 
 
@@ -140,6 +140,29 @@ async def test_pages_are_exact_while_batches_come(state: State) -> None:
     await asyncio.gather(coming, return_exceptions=True)
 
     assert found == old[::-1]
+
+
+async def test_every_way_to_a_record_shows_the_same_texts(state: State) -> None:
+    texts = "".join(map(chr, range(128))) + "\u00e4\u2028\U0001f600 \\u0041 \\/"
+    batch_id = await validating(state, metadata=json.dumps({"odd": texts}), endpoint=texts)
+    key = await state.keys.create("acme")
+
+    admission = await state.keys.admit(key, [Rate("requests", 1000, 60)], batch_id=batch_id)
+    [listed], _ = await state.batches.page("acme", after=None, limit=1)
+
+    assert isinstance(admission, Admission)
+    assert listed.fields["endpoint"] == texts
+    assert admission.batch == listed == await state.batches.get(batch_id)
+
+
+async def test_a_batch_that_has_changed_is_read_again(state: State) -> None:
+    batch_id = await validating(state)
+    [[before], _] = await state.batches.page("acme", after=None, limit=1)
+
+    await state.apply(batch_id, Event.INPUT_REJECTED, {"errors": "[]"})
+    [[after], _] = await state.batches.page("acme", after=None, limit=1)
+
+    assert (before.status, after.status) == (Status.VALIDATING, Status.FAILED)
 
 
 async def test_a_page_after_an_unknown_batch_is_empty(state: State) -> None:
