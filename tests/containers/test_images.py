@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.k8s.rendering import ROOT
+from tests.locks import pins
 
 
 class Image(NamedTuple):
@@ -48,7 +49,6 @@ _BESIDE_CUDA = {
     "protobuf": "below 7 for nvidia-cutlass-dsl, which vLLM for CUDA pins",
     "grpcio-reflection": "its newer versions need protobuf 7",
 }
-_PIN = re.compile(r"^([a-zA-Z0-9_.-]+)(?:\[[^]]*\])?==([^ ;]+)", flags=re.MULTILINE)
 
 every_image = pytest.mark.parametrize("image", IMAGES.values(), ids=IMAGES.keys())
 
@@ -101,21 +101,23 @@ def test_what_it_copies_reaches_the_build(image: Image) -> None:
 
 @pytest.mark.parametrize("name", ["gateway", "dispatcher"])
 def test_neither_torch_nor_ray_is_where_nothing_is_computed(name: str) -> None:
-    assert not _NOT_IN[name] & _pins(IMAGES[name].lock).keys()
+    assert not _NOT_IN[name] & pins(IMAGES[name].lock).keys()
 
 
 @pytest.mark.parametrize("name", ["gateway", "dispatcher", "worker-cpu"])
 def test_versions_are_those_of_the_tests(name: str) -> None:
-    tested, pins = _pins("dev-cpu"), _pins(IMAGES[name].lock)
+    tested, pinned = pins("dev-cpu"), pins(IMAGES[name].lock)
 
-    assert {package: tested.get(package) for package in pins} == pins
+    assert {package: tested.get(package) for package in pinned} == pinned
 
 
 @pytest.mark.parametrize("lock", ["worker-cuda", "dev-cuda"])
 def test_with_a_gpu_only_what_cuda_rules_out_has_other_versions(lock: str) -> None:
-    tested, pins = _pins("dev-cpu"), _pins(lock)
+    tested, pinned = pins("dev-cpu"), pins(lock)
 
-    other = {package for package in pins.keys() & tested.keys() if pins[package] != tested[package]}
+    other = {
+        package for package in pinned.keys() & tested.keys() if pinned[package] != tested[package]
+    }
     assert other == _BESIDE_CUDA.keys()
 
 
@@ -126,12 +128,12 @@ def test_what_nothing_imports_without_a_gpu_is_not_installed(lock: str) -> None:
 
     assert {"sentence-transformers", "torchcodec", "triton"} <= left_out
     # What only those brought along goes with them.
-    assert not (left_out | {"joblib", "scikit-learn", "scipy"}) & _pins(lock).keys()
+    assert not (left_out | {"joblib", "scikit-learn", "scipy"}) & pins(lock).keys()
 
 
 @every_image
 def test_its_lock_has_everything_that_its_rooms_ask_for(image: Image) -> None:
-    assert _asked_for(image) - _pins(image.lock).keys() == set()
+    assert _asked_for(image) - pins(image.lock).keys() == set()
 
 
 def _asked_for(image: Image) -> set[str]:
@@ -141,8 +143,3 @@ def _asked_for(image: Image) -> set[str]:
     for name in ("fleet", *image.asks_for):
         lines += [line for line in known[name] if line != "batchyard[fleet]"]
     return {re.split(r"[\[<>=!~ ]", line)[0].lower() for line in lines}
-
-
-def _pins(lock: str) -> dict[str, str]:
-    text = (ROOT / "locks" / f"{lock}.txt").read_text()
-    return {name.lower(): version for name, version in _PIN.findall(text)}

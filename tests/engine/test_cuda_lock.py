@@ -7,7 +7,6 @@ there.
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.engine import architectures, test_architectures
+from tests.locks import normalised, path_of, pins
 from tests.wheel import built_wheel
 
 pytestmark = [pytest.mark.on_demand, pytest.mark.timeout(3600)]
 
-_LOCK = Path(__file__).parents[2] / "locks/worker-cuda.txt"
+_LOCK = "worker-cuda"
 #: What vLLM's libraries are linked with of the driver. Whoever calls one is told that there is no
 #: device: a driver is no part of a lock, and comes with the machine.
 _DRIVER = """\
@@ -44,7 +44,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         for command in (
             [sys.executable, "-m", "venv", str(place / "venv")],
-            [*pip, "--no-compile", "--require-hashes", "-r", str(_LOCK)],
+            [*pip, "--no-compile", "--require-hashes", "-r", str(path_of(_LOCK))],
             [*pip, "--no-index", str(wheel)],
         ):
             subprocess.run(command, timeout=3000, check=True)
@@ -58,9 +58,9 @@ def test_the_environment_is_that_of_the_lock(python: str) -> None:
         [python, "-m", "pip", "list", "--format", "json"], capture_output=True, check=True
     )
 
-    has = {_name(one["name"]): one["version"] for one in json.loads(listed.stdout)}
-    pins = re.findall(r"^([a-z0-9-]+)==([^ ]+)", _LOCK.read_text(), flags=re.MULTILINE)
-    assert {name: has.get(name) for name, _ in pins} == dict(pins)
+    has = {normalised(one["name"]): one["version"] for one in json.loads(listed.stdout)}
+    pinned = pins(_LOCK)
+    assert {name: has.get(name) for name in pinned} == pinned
 
 
 def test_with_the_lock_for_gpus_all_that_see_or_hear_are_imported(
@@ -83,7 +83,3 @@ def test_with_the_lock_for_gpus_all_that_see_or_hear_are_imported(
     found = architectures.Imports(**json.loads(done.stdout))
     assert Counter(found.not_imported.values()) == test_architectures.NOT_IMPORTED["cuda"]
     assert found.media == test_architectures.MEDIA_NOT_IMPORTED["cuda"]
-
-
-def _name(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
