@@ -115,12 +115,11 @@ class Bus:
         try:
             lost = TransientError("RabbitMQ was lost before its confirm.")
             with timed("rabbitmq"), foreign_cancellation_as(lost):
-                if self._publishing is None or not self._publishing.connected.is_set():
-                    # Without a limit, aio-pika waits forever for the next connection.
-                    async with asyncio.timeout(_RECONNECT_SECONDS):
-                        await self._channel.get_underlay_channel()
-                # Its declared type lacks `wait`.
-                channel = cast("Channel", await self._channel.get_underlay_channel())
+                # Without a limit, aio-pika waits forever for the next connection. A connection that
+                # is there needs no timer, which would be most of what the call costs.
+                async with asyncio.timeout(None if self._is_connected else _RECONNECT_SECONDS):
+                    # Its declared type lacks `wait`.
+                    channel = cast("Channel", await self._channel.get_underlay_channel())
                 # An exchange's own `publish` waits for the message to leave before the next one.
                 await channel.basic_publish(
                     body,
@@ -203,6 +202,10 @@ class Bus:
         except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ: {error!r}") from error
 
+    @property
+    def _is_connected(self) -> bool:
+        return self._publishing is not None and self._publishing.connected.is_set()
+
     async def depth(self, queue: str) -> int:
         """How many messages are in a queue of ours. Raises TransientError."""
         if self._publishing is None:
@@ -216,7 +219,7 @@ class Bus:
 
     async def ping(self) -> None:
         """Raise TransientError if the broker is not connected, and BlockedError while it blocks."""
-        if self._publishing is None or not self._publishing.connected.is_set():
+        if self._publishing is None or not self._is_connected:
             raise TransientError("RabbitMQ is not connected.")
         if (transport := self._publishing.transport) is not None:
             try:
