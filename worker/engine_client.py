@@ -243,8 +243,7 @@ def _in_our_words() -> Iterator[None]:
             raise EngineHungError("The engine hung with these lines in it.", positions) from None
         raise EngineGoneError("The engine died with these lines in it.", positions) from None
     except EngineYieldsError as error:
-        # Ray's subclass holds the error itself.
-        replica = getattr(error, "cause", error).replica
+        replica: str = _itself(error).replica
         avoid(replica)
         raise EngineYieldsError("People have the engine.", replica) from None
     except EngineUnavailableError:
@@ -258,7 +257,11 @@ def _in_our_words() -> Iterator[None]:
         raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
 
 
+def _itself(error: EngineUnavailableError | EngineGoneError) -> Any:
+    """The error as it was raised: Ray's subclass holds it."""
+    return getattr(error, "cause", error)
+
+
 def _positions(error: EngineGoneError) -> list[int] | None:
-    # Ray's subclass holds the error itself.
-    positions = getattr(getattr(error, "cause", error), "positions", None)
+    positions = getattr(_itself(error), "positions", None)
     return None if positions is None else list(positions)

@@ -239,8 +239,7 @@ class Storage:
                         asyncio.create_task(self._send_part(key, upload, len(sending), part))
                     )
                     # A copy takes no memory, so several may be on their way.
-                    at_once = COPIES_AT_ONCE if isinstance(part, ReadBytes) else parts_at_once
-                    left = at_once - 1
+                    left = (COPIES_AT_ONCE if isinstance(part, ReadBytes) else parts_at_once) - 1
                     part = await anext(parts, b"")
                     latest = sending[-COPIES_AT_ONCE:]
                     for task in latest[: len(latest) - left]:
