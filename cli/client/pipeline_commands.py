@@ -17,7 +17,6 @@ app = typer.Typer(no_args_is_help=True, help="Batches in stages, each with the r
 _COLUMNS = ("ID", "STATUS", "STAGES", "REQUESTS", "ROWS", "AGE")
 _PAGE = 100
 _LOOK_SECONDS = 1.0
-_LIVE = ("in_progress", "cancelling")
 
 PipelineId = Annotated[str, typer.Argument(help="Its id, as `batchyard pipeline ls` shows it.")]
 Declared = Annotated[Path, typer.Argument(help="The declaration, in YAML or JSON.", dir_okay=False)]
@@ -185,13 +184,14 @@ def _created(gateway: Any, path: Path, data: Path | None, *, as_table: bool = Fa
 
 def _wait(gateway: Any, pipeline: Record) -> Record:
     """The pipeline once it has ended, with its progress on standard error."""
-    said = ""
-    while pipeline["status"] in _LIVE:
-        time.sleep(_LOOK_SECONDS)
-        pipeline = gateway.get(f"pipelines/{pipeline['id']}")
-        if (line := _line(pipeline)) != said:
-            said = line
-            note(line)
+    from cli.client.pipeline_progress import LIVE, PipelineProgress
+
+    with PipelineProgress(gateway, pipeline["id"]) as progress:
+        progress.show(pipeline)
+        while pipeline["status"] in LIVE:
+            time.sleep(_LOOK_SECONDS)
+            pipeline = gateway.get(f"pipelines/{pipeline['id']}")
+            progress.show(pipeline)
     return pipeline
 
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ _WHY_SECONDS = 5.0
 _NOTEBOOK = "ipykernel."
 
 
-class _Screen:
+class Screen:
     """A line that changes on a terminal or in a notebook; nothing elsewhere, or if not shown."""
 
     def __init__(self, text: str, *, is_shown: bool = True) -> None:
@@ -28,6 +29,8 @@ class _Screen:
         self._is_shown = is_shown
         self._status: Any = None
         self._width = 0
+        self._line_at = -_LINE_SECONDS
+        self._said = ""
 
     def __enter__(self) -> Self:
         if self._is_shown and sys.stderr.isatty():
@@ -52,6 +55,15 @@ class _Screen:
             sys.stderr.write("\n")
             sys.stderr.flush()
 
+    def _say(self, text: str, now: float, *, is_end: bool) -> None:
+        """Show the text; as lines, only if it is due, new, and not the end."""
+        if self._write(text):
+            return
+        if now - self._line_at >= _LINE_SECONDS and not is_end and text != self._said:
+            self._line_at, self._said = now, text
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
     def _write(self, text: str) -> bool:
         """Replace the line. False if somebody reads lines, who needs fewer of them."""
         if not self._is_shown:
@@ -73,17 +85,14 @@ class _Screen:
         return True
 
 
-class Progress(_Screen):
+class Progress(Screen):
     """Shows how far one batch is."""
 
     def __init__(self, gateway: Gateway, name: str, *, is_shown: bool = True) -> None:
         super().__init__(name, is_shown=is_shown)
-        self._gateway = gateway
+        self._why = Why(gateway)
         self._pace = Pace()
         self._batch: Mapping[str, Any] = {}
-        self._why = ""
-        self._why_at = self._line_at = -_LINE_SECONDS
-        self._said = ""
 
     def show(self, batch: Mapping[str, Any] | None) -> None:
         """Show the batch; None if there is nothing new of it."""
@@ -91,40 +100,46 @@ class Progress(_Screen):
         if batch is not None:
             if batch["status"] != self._batch.get("status"):
                 # It waited for something else.
-                self._why, self._why_at = "", now - _WHY_SECONDS
+                self._why.forget()
             self._batch = batch
             counts = batch["request_counts"]
             self._pace.note(counts["completed"] + counts["failed"], now)
         if not self._batch or not self._is_shown:
             return
-        self._ask_why(now)
-        text = progress_text(self._text, self._batch, self._pace, now, self._why, at=time.time())
-        if self._write(text):
-            return
+        has_ended = self._batch["status"] in FINAL
+        is_moving = bool(self._pace.rate(now)) or has_ended
+        why = self._why.of(None if is_moving else self._batch["id"], now)
+        text = progress_text(self._text, self._batch, self._pace, now, why, at=time.time())
         # The command itself says how it ended.
-        is_due = now - self._line_at >= _LINE_SECONDS and self._batch["status"] not in FINAL
-        if is_due and text != self._said:
-            self._line_at, self._said = now, text
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+        self._say(text, now, is_end=has_ended)
 
-    def _ask_why(self, now: float) -> None:
-        """Ask what the batch waits for, while nothing of it ends."""
-        if self._pace.rate(now) or self._batch["status"] in FINAL:
-            self._why = ""
-            return
-        if now - self._why_at < _WHY_SECONDS:
-            return
-        self._why_at = now
-        try:
-            explanation = self._gateway.get(f"batches/{self._batch['id']}/explain")
-        except BatchyardError:
+
+class Why:
+    """What a batch waits for, asked of its gateway now and then."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._text = ""
+        self.forget()
+
+    def forget(self) -> None:
+        """Ask at once when asked next."""
+        self._text, self._at = "", -_WHY_SECONDS
+
+    def of(self, batch_id: str | None, now: float) -> str:
+        """Why the batch does not go on; nothing if none waits. `now` is on the monotonic clock."""
+        if batch_id is None:
+            self._text = ""
+        elif now - self._at >= _WHY_SECONDS:
+            self._at = now
             # Progress is not worth the end of the command.
-            return
-        self._why = waiting_text(explanation, time.time())
+            with suppress(BatchyardError):
+                explanation = self._gateway.get(f"batches/{batch_id}/explain")
+                self._text = waiting_text(explanation, time.time())
+        return self._text
 
 
-class Sending(_Screen):
+class Sending(Screen):
     """Shows how much of an upload was sent."""
 
     def __init__(self, text: str, size: int, *, is_shown: bool = True) -> None:

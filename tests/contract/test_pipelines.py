@@ -143,6 +143,7 @@ def test_the_commands_take_rows_tables_and_failures(acme: Caller, tmp_path: Path
     # Rows have failed, so a script hears of it as it does of a batch.
     assert ran.code == again.code == failed.code == 3, ran.err + again.err + failed.err
     assert f"batchyard pipeline fetch {pipeline['id']} --failed" in ran.err
+    assert f"{pipeline['id']}: in_progress, " in ran.err
     table = list(csv.DictReader(io.StringIO(ran.out)))
     lines = (tmp_path / f"{pipeline['id']}.jsonl").read_text().splitlines()
     rows = [json.loads(one) for one in lines]
