@@ -47,14 +47,22 @@ def planned(rows: int, phrases: int) -> None:
     ):
         service = Service(yard)
         _plan(service, 1000, phrases)
-        before = service.memory()
+        before, dispatcher = service.memory(), psutil.Process(yard.pids["dispatcher"])
+        begun = dispatcher.cpu_times()
         with service.watching() as peak:
             batch, seconds = _plan(service, rows, phrases)
+        spent = dispatcher.cpu_times()
         size = service.client.files.retrieve(batch.input_file_id).bytes
         assert asyncio.run(service.count_rows(batch)) == rows
     print(f"rows                       {rows:,}")
     print(f"bytes of their requests    {size:,}")
     print(f"from creation to plan      {seconds:.0f} s")
+    # Others may share the machine: what a row takes of a core hardly depends on them.
+    planning = spent.user + spent.system - begun.user - begun.system
+    print(f"the dispatcher             {planning / rows * 1e6:.1f} µs of a core a row")
+    rendering = spent.children_user + spent.children_system
+    rendering -= begun.children_user + begun.children_system
+    print(f"the renderer               {rendering / rows * 1e6:.1f} µs of a core a row")
     for name in sorted(peak):
         first, most = before[name] / 2**20, peak[name] / 2**20
         print(f"{f'memory of the {name}':<27}{first:.0f} MiB before, {most:.0f} MiB at most")
