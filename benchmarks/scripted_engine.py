@@ -26,7 +26,7 @@ from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.live_control import Goals
 from worker.row_groups import in_groups
-from worker.step_limit import StepLimit, headers
+from worker.step_limit import StepLimit
 
 _OK = 200
 _CHARACTERS_PER_TOKEN = 4
@@ -302,9 +302,8 @@ class ScriptedEngine:
         self, guest: Guest, prompt_tokens: int, output_tokens: int, heard_at: list[float] | None
     ) -> None:
         id_ = str(next(self._ids))
-        await self._entrance.seat(id_, prompt_tokens=prompt_tokens, max_tokens=output_tokens)
-        if (tokens := self._entrance.step_prompt_tokens) is not None:
-            self._steps.limit.add(id_, headers(tokens, is_live=guest.row.is_live))
+        seat = await self._entrance.seat(id_, prompt_tokens=prompt_tokens, max_tokens=output_tokens)
+        self._steps.limit.add(id_, None if seat is None else seat.told)
         done = asyncio.get_running_loop().create_future()
         tenant = guest.row.work.tenant
         row = _Row(id_, prompt_tokens, output_tokens, tenant, done, prompt_tokens, heard_at)

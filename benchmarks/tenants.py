@@ -5,14 +5,13 @@ import itertools
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from openai import OpenAI
 from openai.types import Batch
 
-from benchmarks.row_rates import rate_during
 from benchmarks.rows import URLS, body, texts
 from shared.state import State
 
@@ -122,10 +121,6 @@ class Giants:
                 raise RuntimeError("A giant batch ended too early. Ask for more --giant-rows.")
             total += now.request_counts.completed if now.request_counts else 0
         return total
-
-    def rate(self, work: Callable[[], None]) -> float:
-        """Their rows per second during some work."""
-        return rate_during(work, self.done)
 
     def cancel(self) -> list[float]:
         """Cancel them, one after another; returns the seconds that each took."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -29,6 +29,20 @@ class _Lane:
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+def next_door(doors: Collection[Door], calls: Mapping[str, int]) -> Door:
+    """The door for the next call, with the number of calls at each replica.
+
+    The one with the fewest calls. Where batches run, calls stay together as long as they have seats
+    of their own, so that batches give way on few engines, and have the others to themselves.
+    """
+    if any(door.has_batches for door in doors):
+        roomy = [door for door in doors if calls[door.replica] < door.seats]
+        if roomy:
+            # Of two without calls, all gateways take the same.
+            return max(roomy, key=lambda door: (calls[door.replica], door.replica))
+    return min(doors, key=lambda door: calls[door.replica])
+
+
 class LiveDoors:
     """What this gateway knows. Belongs to one event loop."""
 
@@ -50,7 +64,9 @@ class LiveDoors:
             await self._want(lane)
             known = await self._read(lane)
             if doors := [door for door in known if door.replica not in tried]:
-                return min(doors, key=self._load)
+                now = time.monotonic()
+                open_ = [one for one in doors if self._shut_until.get(one.replica, 0.0) <= now]
+                return next_door(open_ or doors, self._calls)
             if time.monotonic() >= deadline:
                 raise NoEngineError(f"No engine of lane {lane} takes live calls yet.")
             await asyncio.sleep(_POLL_SECONDS)
@@ -71,10 +87,6 @@ class LiveDoors:
         now = time.monotonic()
         self._shut_until = {name: end for name, end in self._shut_until.items() if end > now}
         self._shut_until[door.replica] = now + _SHUT_SECONDS
-
-    def _load(self, door: Door) -> tuple[bool, int]:
-        is_shut = self._shut_until.get(door.replica, 0.0) > time.monotonic()
-        return is_shut, self._calls[door.replica]
 
     async def _read(self, lane: str) -> list[Door]:
         known = self._lanes[lane]

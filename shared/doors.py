@@ -24,6 +24,9 @@ class Door(msgspec.Struct, frozen=True):
     host: str
     port: int
     token: str
+    #: How many calls have seats that no batch gets, and whether batches have seats there now.
+    seats: int = 0
+    has_batches: bool = False
 
 
 def encode(doors: Iterable[Door]) -> bytes:

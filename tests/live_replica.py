@@ -57,9 +57,9 @@ class App:
             error = {"message": "Too long.", "type": "BadRequestError", "param": None, "code": 400}
             await send_result(send, failure(400, error))
             return
-        row = await self.entrance.seat(self.request_ids[-1], prompt_tokens=5, max_tokens=5)
-        assert row is not None
-        self.salts.append(row.work.cache_salt)
+        seat = await self.entrance.seat(self.request_ids[-1], prompt_tokens=5, max_tokens=5)
+        assert seat is not None
+        self.salts.append(seat.row.work.cache_salt)
         if says == LARGE:
             await send_result(send, (200, json.dumps("x" * 3 * 1024 * 1024).encode()))
             return

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import structlog
+from msgspec import structs
 
 from shared.adapters import adapter_named
 from shared.catalog import Model, Pool
@@ -376,7 +377,13 @@ class BatchServer(LLMServer):
     async def door(self) -> Door | None:
         """Where this replica takes live calls; None if it takes none."""
         is_away = self._client.errored or self._drain.has_begun
-        return None if is_away else self._door
+        if self._door is None or is_away:
+            return None
+        return structs.replace(
+            self._door,
+            seats=self._entrance.live_seats,
+            has_batches=self._entrance.has_batches,
+        )
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve's autoscaling is told besides the calls that it counts itself."""

@@ -10,7 +10,6 @@ from worker.engine_numbers import CoreMeter
 from worker.engine_seats import StepOutput
 from worker.entrance import Entrance
 from worker.progress import Progress
-from worker.step_limit import headers
 
 
 def attend(core: Any, entrance: Entrance, progress: Progress, meter: CoreMeter) -> None:
@@ -20,18 +19,17 @@ def attend(core: Any, entrance: Entrance, progress: Progress, meter: CoreMeter) 
 
     async def add_seated(request: Any) -> None:
         params = request.sampling_params
-        row = await entrance.seat(
+        seat = await entrance.seat(
             request.request_id,
             prompt_tokens=len(request.prompt_token_ids or ()),
             max_tokens=0 if params is None else params.max_tokens or 0,
         )
-        if row is not None:
+        if seat is not None:
             # These are ours to set: what a tenant writes into a body never gets here.
-            request.priority = row.rank
-            set_salt(request, row.work.cache_salt)
-            if (tokens := entrance.step_prompt_tokens) is not None:
-                told = headers(tokens, is_live=row.is_live)
-                request.trace_headers = {**(request.trace_headers or {}), **told}
+            request.priority = seat.row.rank
+            set_salt(request, seat.row.work.cache_salt)
+            if seat.told:
+                request.trace_headers = {**(request.trace_headers or {}), **seat.told}
         await add(request)
 
     async def abort_and_release(ids: list[str]) -> None:

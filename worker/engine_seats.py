@@ -45,6 +45,12 @@ _OVERHEAD = 0.5
 #: Rows begin every so many steps at most: this part of the answers' length. Half as many of the
 #: seats are empty.
 _MOST_STEPS_PART = 1 / 8
+#: Rows of one length that began together end together, so that no seat is empty while they wait for
+#: each other: this part of the answers' length, so many steps, and the prompts of one step at most.
+_EQUAL_STEPS_PART, _MOST_EQUAL_STEPS = 1 / 4, 32
+#: Whoever comes into a step with so many prompts waits for its end: it is made after so many steps
+#: without a row of a small batch or a live call.
+_LONE_STEPS = 500
 #: As many rows as leave in these steps may be a few more.
 _MORE = 1.25
 #: An answer that is longer than expected goes on by this part of its length.
@@ -157,6 +163,11 @@ class Seats:
         self._computed_tokens = 0.0
         rows = max(_LEAST_ROWS, capacity.seats // _ROWS_PART)
         self._prompts, self._answers = _Mean(rows), _Mean(rows)
+        #: Rows of small batches among those that wait, and whether they are many.
+        self._small_waiting = 0
+        self._is_crowd = False
+        #: Steps since the last row of a small batch or live call came.
+        self._lone_steps = _LONE_STEPS
         #: Rows that have left, or soon will, since one found no place; None while there is place.
         self._left: int | None = None
 
@@ -201,20 +212,32 @@ class Seats:
     def ask(self, sequence: Sequence) -> None:
         """A sequence is ready for a seat."""
         self._waiting[sequence.id] = sequence
+        self._small_waiting += sequence.is_small
+        if sequence.is_small or sequence.is_live:
+            self._lone_steps = 0
         heappush(self._queue_of(sequence), (sequence.rank, sequence.id))
 
     def give(self) -> Iterator[Sequence]:
         """The sequences that have a seat now."""
+        # A single row of a small batch waits for nobody.
+        self._is_crowd = self._small_waiting > self._rows_at_a_time()
         while (sequence := _first(self._live_queue, self._waiting)) and self._has_any_seat():
             yield self._seat(self._live_queue, sequence)
-        while (sequence := _first(self._spare_queue, self._waiting)) and self._has_batch_seat():
+        while (sequence := _first(self._spare_queue, self._waiting)) and self._has_spare(sequence):
             yield self._seat(self._spare_queue, sequence)
         while (sequence := _first(self._queue, self._waiting)) and self._has_seat(sequence):
             yield self._seat(self._queue, sequence)
 
+    def begins_together(self, sequence: Sequence) -> bool:
+        """Whether a sequence that has its seat is meant for one step with others of that moment."""
+        if sequence.is_live or (sequence.is_small and not self._is_crowd):
+            return False
+        return self._steps_at_a_time() > 1
+
     def leave(self, id_: str) -> None:
         """The sequence is done, or given up."""
-        self._waiting.pop(id_, None)
+        if (waiting := self._waiting.pop(id_, None)) is not None:
+            self._small_waiting -= waiting.is_small
         if (seated := self._seated.pop(id_, None)) is None:
             return
         self._spare_seated -= seated.sequence.is_spare
@@ -232,6 +255,7 @@ class Seats:
         """A step has ended; `kv_usage` is the part of the KV cache in use, if vLLM says so."""
         if kv_usage is not None:
             self._used_tokens = kv_usage * self._capacity.kv_tokens
+        self._lone_steps += 1
         for output in outputs:
             if (seated := self._seated.get(output.id)) is None:
                 continue
@@ -273,6 +297,7 @@ class Seats:
     def _seat(self, queue: list[tuple[int, str]], sequence: Sequence) -> Sequence:
         heappop(queue)
         del self._waiting[sequence.id]
+        self._small_waiting -= sequence.is_small
         seated = self._seated[sequence.id] = _Seated(sequence, sequence.output_tokens)
         self._foresee(seated)
         self._spare_seated += sequence.is_spare
@@ -317,7 +342,7 @@ class Seats:
         if not self._seated:
             self._left = None
             return True
-        if self._waits_for_others() and not sequence.is_small:
+        if self._waits_for_others(sequence):
             return False
         has_place = self._has_place(sequence)
         if has_place:
@@ -326,22 +351,45 @@ class Seats:
             self._left = 0
         return has_place
 
-    def _waits_for_others(self) -> bool:
-        """Whether more rows have to leave before others begin."""
-        if self._left is None or (steps := self._steps_at_a_time()) <= 1:
+    def _has_spare(self, sequence: Sequence) -> bool:
+        return self._has_batch_seat() and not self._waits_for_others(sequence)
+
+    def _waits_for_others(self, sequence: Sequence) -> bool:
+        """Whether more rows have to leave before this one begins, and others with it."""
+        if self._left is None or (sequence.is_small and not self._is_crowd):
             return False
-        return self._left < steps * self._common_seated / self._answers.value
+        return self._left < self._rows_at_a_time()
+
+    def _rows_at_a_time(self) -> float:
+        """As many rows leave in the steps of which one has prompts; 0 if all of them may have."""
+        if (steps := self._steps_at_a_time()) <= 1:
+            return 0
+        return steps * self._common_seated / self._answers.value
 
     def _steps_at_a_time(self) -> float:
         """Rows begin every so many steps.
 
         Of n steps, one has prompts, and n / (2 x the answers' length) of the seats are empty in the
-        mean: together they cost least with the n here.
+        mean: together they cost least with the n here. Where answers are of one length, the seats
+        are empty for as long as the answers differ, whatever n is.
         """
         length = self._answers.value
-        if self._is_live():
+        if self._is_live() or not length:
             return 1
-        return max(1, min(math.sqrt(2 * length * _OVERHEAD), _MOST_STEPS_PART * length))
+        steps = max(1, min(math.sqrt(2 * length * _OVERHEAD), _MOST_STEPS_PART * length))
+        if self._lone_steps < _LONE_STEPS:
+            return steps
+        equal = min(_EQUAL_STEPS_PART * length, _MOST_EQUAL_STEPS, self._steps_of_one_step())
+        cost = steps / (2 * length) + _OVERHEAD / steps
+        if equal > steps and self._answers.deviation / length + _OVERHEAD / equal < cost:
+            return equal
+        return steps
+
+    def _steps_of_one_step(self) -> float:
+        """How many steps' prompts fit into one."""
+        if not self._capacity.step_tokens:
+            return math.inf
+        return self._capacity.step_tokens / max(1, self._step_needs())
 
     def _has_place(self, sequence: Sequence) -> bool:
         taken = self._common_seated - self._early()
@@ -395,17 +443,25 @@ class Seats:
 
 
 class _Mean:
-    """The mean of the last values."""
+    """The mean of the last values, and how far they are from it."""
 
     def __init__(self, count: int) -> None:
         """It looks at about so many of them."""
         self._most = count
         self._count = 0
+        self._variance = 0.0
         self.value = 0.0
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return math.sqrt(self._variance)
 
     def note(self, value: float) -> None:
         self._count = min(self._most, self._count + 1)
-        self.value += (value - self.value) / self._count
+        before = self.value
+        self.value += (value - before) / self._count
+        self._variance += ((value - before) * (value - self.value) - self._variance) / self._count
 
 
 def _first(queue: list[tuple[int, str]], waiting: dict[str, Sequence]) -> Sequence | None:

@@ -1,12 +1,14 @@
 """The way of a row into vLLM and out again: through the engine's queue, and to a seat."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from collections.abc import Sequence as Sequence_
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -18,9 +20,11 @@ from worker.engine_numbers import CoreNumbers
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
 from worker.live_control import Goals, LiveControl, Yielding
-from worker.step_limit import FREE
+from worker.step_limit import FREE, Group, headers
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 
 class WithdrawnError(BatchyardError):
@@ -46,6 +50,14 @@ class Guest:
 _guest: ContextVar[Guest | None] = ContextVar("_guest", default=None)
 
 
+class Seat(NamedTuple):
+    """What a sequence of a row takes with it into vLLM."""
+
+    row: QueuedRow
+    #: For vLLM's core, among the headers of the request.
+    told: dict[str, str]
+
+
 class Entrance:
     """Belongs to the event loop of the replica."""
 
@@ -66,7 +78,8 @@ class Entrance:
                 kv_tokens=capacity.kv_tokens,
             )
         self._gives_way = True
-        #: How many live calls may have a seat at once.
+        #: How many live calls have seats that no batch gets, and how many may have a seat at once.
+        self.live_seats = capacity.live_seats
         self.live_places = capacity.seats + capacity.live_seats
         #: When each sequence of a live call was last heard of, and whether it has a token.
         self._heard: dict[str, tuple[float, bool]] = {}
@@ -78,7 +91,8 @@ class Entrance:
         self._clock = clock
         #: Rows that wait for their turn, and sequences that wait for a seat.
         self._turns: dict[QueuedRow, asyncio.Future[None]] = {}
-        self._places: dict[str, asyncio.Future[None]] = {}
+        self._places: dict[str, asyncio.Future[Group | None]] = {}
+        self._groups = itertools.count()
         self._guests: set[Guest] = set()
         self._is_due = False
         #: Whether the replica takes no more rows.
@@ -88,6 +102,11 @@ class Entrance:
     def rows(self) -> int:
         """How many rows wait or are inside."""
         return len(self._turns) + len(self._guests)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether rows of batches have a seat."""
+        return self._seats.of_batches > 0
 
     @property
     def seated(self) -> int:
@@ -150,10 +169,10 @@ class Entrance:
             _guest.reset(token)
             self.release(guest.sequences)
 
-    async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> QueuedRow | None:
+    async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> Seat | None:
         """Wait for a seat for a sequence of the row that the running task belongs to.
 
-        Returns the row; None for what is no row of a batch, which has a seat at once.
+        None for what is no row of a batch, which has a seat at once.
         """
         guest = _guest.get()
         if guest is None or guest.row.rank is None:
@@ -183,14 +202,14 @@ class Entrance:
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
         try:
-            await place
+            group = await place
         finally:
             self._places.pop(id_, None)
         self._queue.seat(row)
         whose = None if row.is_live else row
         self._enter(whose, id_, round(max(0.0, prompt_tokens - cached_tokens)))
         self._admit_soon()
-        return row
+        return Seat(row, headers(self.step_prompt_tokens, is_live=row.is_live, group=group))
 
     def release(self, ids: Iterable[str]) -> None:
         """These sequences are done, or given up."""
@@ -305,10 +324,18 @@ class Entrance:
         self._is_due = False
         if self._control is not None:
             self._yield(self._control, self._clock())
-        for sequence in self._seats.give():
-            _let_go(self._places.get(sequence.id))
+        self._seat_next()
         for row in self._queue.admit(self._clock()):
-            _let_go(self._turns.pop(row))
+            _let_go(self._turns.pop(row), None)
+
+    def _seat_next(self) -> None:
+        """Let those in that have a seat now; rows that begin together know that they do."""
+        given = list(self._seats.give())
+        together = {one.id for one in given if self._seats.begins_together(one)}
+        group = Group(next(self._groups), len(together)) if len(together) > 1 else None
+        for sequence in given:
+            place = self._places.get(sequence.id)
+            _let_go(place, group if sequence.id in together else None)
 
     def _yield(self, control: LiveControl, now: float) -> None:
         """Let batches have as much as live calls leave them, or all before a window closes."""
@@ -327,7 +354,7 @@ class Entrance:
             self._seats.yield_no_more()
 
 
-def _let_go(waiter: asyncio.Future[None] | None) -> None:
+def _let_go(waiter: asyncio.Future[T] | None, what: T) -> None:
     # Who waited may have been cancelled a moment ago.
     if waiter is not None and not waiter.done():
-        waiter.set_result(None)
+        waiter.set_result(what)

@@ -144,9 +144,9 @@ class Bench:
             self.ended(self.create(model, self._few(model, self.plan.rows(2_000), 32)))
 
     def _ray_do(self, what: str, model: str) -> str:
-        """What `benchmarks.gpu.cluster` says, which is a client of the fleet's Ray."""
+        """What `benchmarks.cluster` says, which is a client of the fleet's Ray."""
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.gpu.cluster", what, str(self.catalog), model],
+            [sys.executable, "-m", "benchmarks.cluster", what, str(self.catalog), model],
             env={**os.environ, **self.fleet.ray.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -34,7 +34,7 @@ def each(bench: Bench) -> Iterator[Figure]:
 
 def live(bench: Bench) -> Iterator[Figure]:
     """Live calls beside a batch that fills the engines of two cards."""
-    yield from beside_a_batch(bench, EACH, rows=16_000, replicas=2)
+    yield from beside_a_batch(bench, EACH, rows=16_000, replicas=2, settle=5.0)
 
 
 def kill(bench: Bench) -> Iterator[Figure]:

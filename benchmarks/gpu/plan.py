@@ -99,8 +99,11 @@ class Plan:
             "fronts": FRONTS[name] if self.card else 1 + (name == SMALL),
             "engine": self._engine(name),
         }
-        if name in (LARGE, EACH):
+        if name == LARGE:
             entry["live"] = {}
+        if name == EACH:
+            # No engine has it beside rows: they leave the one that people have.
+            entry["live"] = {"tpot_ms": 4}
         several = {SHARED: self.replicas, EMBEDS: self.embed_replicas, EACH: self.cards}
         if name in several:
             # At once, instead of by and by as rows come.

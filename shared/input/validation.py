@@ -211,9 +211,7 @@ class InputCheck:
             requests = list(map(decoder.decode, lines))
         except DECODE_ERRORS:
             return None
-        if True in [request.body.stream for request in requests]:
-            return None
-        if any(_is_unending(request.body, ENDPOINTS[url]) for request in requests):
+        if any(_streams_or_is_unending(request.body, ENDPOINTS[url]) for request in requests):
             return None
         counts = self._plain_sequences(lines, requests)
         if counts is None:
@@ -398,8 +396,10 @@ def _first_limit(body: Any, endpoint: Endpoint) -> int | None:
     return endpoint.default_limit
 
 
-def _is_unending(body: Any, endpoint: Endpoint) -> bool:
-    """Whether an answer to this decoded body ends only where the engine's room does."""
+def _streams_or_is_unending(body: Any, endpoint: Endpoint) -> bool:
+    """Whether an answer to this decoded body is to be a stream, or ends only with the context."""
+    if body.stream is True:
+        return True
     return getattr(body, "ignore_eos", False) and _first_limit(body, endpoint) is None
 
 

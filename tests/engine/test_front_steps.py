@@ -25,7 +25,7 @@ pytestmark = [
 
 LANE = Lane("tiny", "cpu")
 SEATS, FRONTS, ROWS, STEP = 16, 2, 20, 4096
-LONG_ROWS = 100
+LONG_ROWS, EQUAL_ROWS = 100, 96
 #: Of two tokens each: two such prompts are more than a step may have beside live calls.
 WORDS = 300
 CHAT = "/v1/chat/completions"
@@ -81,6 +81,10 @@ async def test_rows_of_fronts_are_limited_beside_live_calls_and_only_then(
     await Call(engine, "long", lengths).end()
     long = noted_steps(steps)
     mixed = [step for step in long[len(alone) :] if step.prompts]
+    # They end together besides, so larger groups begin.
+    await Call(engine, "equal", [40] * EQUAL_ROWS).end()
+    equal = noted_steps(steps)
+    mixed_with_equal = [step for step in equal[len(long) :] if step.prompts]
 
     [door] = await EngineClient(engine).doors()
     async with live_client(door) as client:
@@ -95,11 +99,12 @@ async def test_rows_of_fronts_are_limited_beside_live_calls_and_only_then(
         await Call(engine, "beside", [1] * ROWS, messages=messages).end()
         is_over.set()
         await live
-    giving = [step for step in gave_way[len(long) :] if step.live]
+    giving = [step for step in gave_way[len(equal) :] if step.live]
     giving_way = {step.limit for step in giving}
     beside = [step for step in noted_steps(steps)[len(gave_way) :] if step.live]
 
     assert len(mixed) < LONG_ROWS / 2
+    assert len(mixed_with_equal) < EQUAL_ROWS / 4
     assert len(fronts(engine)) == FRONTS
     assert max(step.prompts for step in alone) > MOST_PROMPT_TOKENS
     assert giving_way <= set(range(LEAST_PROMPT_TOKENS, MOST_PROMPT_TOKENS + 1))

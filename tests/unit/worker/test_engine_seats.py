@@ -128,14 +128,30 @@ def test_spare_seats_are_for_those_who_may_have_them() -> None:
     assert seated(seats) == ["8"]
 
 
-def a_full_engine_of_long_rows(*, answer: int = 32) -> Seats:
-    """Answers of the last rows had so many tokens; all seats are taken, and more rows wait."""
+def note_a_small_batch(seats: Seats) -> None:
+    """One that has come and gone."""
+    seats.ask(sequence("soon over", is_spare=True))
+    assert seated(seats) == ["soon over"]
+    seats.leave("soon over")
+
+
+def a_full_engine_of_long_rows(
+    *, answer: int = 32, longer: int = 0, has_small_batches: bool = True
+) -> Seats:
+    """All seats are taken, and more rows wait.
+
+    Of the last rows' answers, each had so many tokens, every second one `longer` more, and the
+    others as much less.
+    """
     seats = Seats(Capacity(4 * SEATS, SPARE, spare_kv=0, step_tokens=8192))
+    if has_small_batches:
+        note_a_small_batch(seats)
     for number in range(100):
         seats.ask(sequence(f"{number}", rank=number, output=answer))
         if number < SEATS:
             assert len(seated(seats)) == 1
-            seats.note(None, [StepOutput(f"{number}", answer, is_last=True)])
+            tokens = answer + (longer if number % 2 else -longer)
+            seats.note(None, [StepOutput(f"{number}", tokens, is_last=True)])
     inside = seated(seats)
     assert len(inside) == 4 * SEATS
     seats.note(None, [StepOutput(id_, 1, is_last=False) for id_ in inside])
@@ -152,6 +168,37 @@ def test_the_rows_of_several_steps_begin_together() -> None:
     seats.leave(f"{SEATS + 3}")
 
     assert len(seated(seats)) == 4
+
+
+@pytest.mark.parametrize(("is_spare", "rows"), [(False, 4), (True, 4 + SPARE)])
+def test_rows_of_many_small_batches_begin_together_too(is_spare: bool, rows: int) -> None:
+    seats = a_full_engine_of_long_rows()
+    for number in range(10):
+        seats.ask(sequence(f"small-{number}", rank=-10 + number, is_spare=is_spare))
+    assert seated(seats) == []
+    for number in range(SEATS, SEATS + 3):
+        seats.leave(f"{number}")
+        assert seated(seats) == []
+
+    seats.leave(f"{SEATS + 3}")
+
+    together = list(seats.give())
+    assert len(together) == rows
+    assert all(map(seats.begins_together, together))
+
+
+@pytest.mark.parametrize(("longer", "rows"), [(0, 7), (1, 7), (12, 4)])
+def test_rows_of_one_length_that_have_the_engine_alone_begin_in_larger_groups(
+    longer: int, rows: int
+) -> None:
+    seats = a_full_engine_of_long_rows(longer=longer, has_small_batches=False)
+    for number in range(SEATS, SEATS + rows - 1):
+        seats.leave(f"{number}")
+        assert seated(seats) == []
+
+    seats.leave(f"{SEATS + rows - 1}")
+
+    assert len(seated(seats)) == rows
 
 
 def test_where_answers_are_short_each_row_begins_at_once() -> None:
@@ -329,6 +376,7 @@ _SEATS = 256
 def an_engine_after_rows(*, prompt: int, answer: int) -> Seats:
     """It has run a row for each of its seats, and has none now."""
     seats = Seats(Capacity(_SEATS, SPARE, spare_kv=0, step_tokens=8192))
+    note_a_small_batch(seats)
     for number in range(_SEATS):
         seats.ask(sequence(f"before-{number}", rank=number, prompt=prompt))
         assert len(seated(seats)) == 1

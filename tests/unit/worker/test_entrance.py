@@ -137,11 +137,11 @@ async def test_a_live_call_passes_all_rows_of_batches() -> None:
 
     with entrance.entered_live("acme", "salt"):
         async with asyncio.timeout(60):
-            row = await entrance.seat("live", prompt_tokens=5, max_tokens=5)
-        assert row is not None
-        assert (row.work.cache_salt, row.is_live) == ("salt", True)
-        assert row.rank is not None
-        assert row.rank < 0
+            seat = await entrance.seat("live", prompt_tokens=5, max_tokens=5)
+        assert seat is not None
+        assert (seat.row.work.cache_salt, seat.row.is_live) == ("salt", True)
+        assert seat.row.rank is not None
+        assert seat.row.rank < 0
         assert entrance.seated == SEATS + 1
 
     assert entrance.seated == SEATS
@@ -273,3 +273,33 @@ async def test_what_is_no_row_of_a_batch_does_not_wait() -> None:
 
     core.let_out()
     await row
+
+
+async def test_rows_that_begin_together_are_told_so() -> None:
+    seats, answer = 32, 32
+    entrance = Entrance(Capacity(seats, 0, spare_kv=0, step_tokens=8192), lambda: 0.0)
+    told: dict[str, dict[str, str]] = {}
+    done = asyncio.Event()
+
+    async def run(id_: str) -> None:
+        async with entrance.entered(WORK):
+            seat = await entrance.seat(id_, prompt_tokens=10, max_tokens=answer)
+            assert seat is not None
+            told[id_] = seat.told
+            await done.wait()
+
+    rows = [asyncio.create_task(run(f"{number}")) for number in range(2 * seats)]
+    await settled()
+    # Nothing was known of the answers when these had their seats.
+    first = list(told)
+    entrance.note(0.0, [StepOutput(first[0], answer, is_last=True)])
+    await settled()
+    assert len(told) == seats
+    entrance.note(0.0, [StepOutput(id_, answer, is_last=True) for id_ in first[1:10]])
+    await settled()
+    later = [told[id_]["batchyard-group"] for id_ in told if id_ not in first]
+    done.set()
+    await asyncio.gather(*rows)
+
+    assert [told[id_] for id_ in first] == [{}] * seats
+    assert later == ["0/10"] * 10

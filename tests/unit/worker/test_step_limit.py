@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.live_control import QUIET_SECONDS
-from worker.step_limit import FREE, StepLimit, headers
+from worker.step_limit import FREE, Group, StepLimit, headers
 
 LIMIT = 100
 
@@ -105,3 +105,64 @@ def test_every_prompt_is_computed_in_the_end(prompts: list[tuple[int, bool]]) ->
         left = {id_: tokens - taken[id_] for id_, tokens in left.items() if tokens > taken[id_]}
         steps += 1
         assert steps <= sum(tokens for tokens, _ in prompts)
+
+
+def of_group(number: int, rows: int) -> dict[str, str]:
+    return headers(None, is_live=False, group=Group(number, rows))
+
+
+def taken(limit: StepLimit, *ids: str) -> list[int]:
+    """What each gets of the next step for a prompt of 10 tokens."""
+    limit.begin()
+    return [limit.take(id_, 10, may_split=True) for id_ in ids]
+
+
+def test_rows_of_a_group_wait_for_the_others_to_begin_in_one_step() -> None:
+    limit = StepLimit()
+    limit.add("a", of_group(7, 3))
+    limit.add("b", of_group(7, 3))
+    limit.add("alone", of_group(8, 1))
+    assert taken(limit, "a", "b", "alone", "other") == [0, 0, 10, 10]
+
+    limit.add("c", of_group(7, 3))
+
+    assert taken(limit, "a", "b", "c") == [10, 10, 10]
+
+
+def test_a_group_waits_a_few_steps_for_a_row_that_does_not_come() -> None:
+    limit = StepLimit()
+    limit.add("a", of_group(7, 3))
+    waited = [taken(limit, "a") for _ in range(4)]
+
+    assert waited == [[0], [0], [0], [10]]
+    # What comes later has missed its step.
+    limit.add("b", of_group(7, 3))
+    assert taken(limit, "b") == [10]
+
+
+def test_what_the_core_is_told_of_groups_goes_no_further() -> None:
+    assert StepLimit().add("a", {"traceparent": "00-1", **of_group(7, 3)}) == {
+        "traceparent": "00-1"
+    }
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), max_size=8),
+    st.lists(st.integers(0, 31), max_size=8),
+)
+def test_no_row_waits_longer_than_a_few_steps(
+    groups: list[tuple[int, int]], leave: list[int]
+) -> None:
+    limit = StepLimit()
+    ids = []
+    for number, (rows, missing) in enumerate(groups):
+        for row in range(max(0, rows - missing)):
+            ids.append(f"{number}-{row}")
+            limit.add(ids[-1], of_group(number, rows))
+    for number in leave:
+        if number < len(ids):
+            limit.leave(ids[number])
+    for _ in range(3):
+        limit.begin()
+
+    assert taken(limit, *ids) == [10] * len(ids)

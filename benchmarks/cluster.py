@@ -1,6 +1,6 @@
-"""A client of the fleet's Ray for a moment.
+"""A client of the fleet's Ray for a moment, or for as long as there are lines to read.
 
-python -m benchmarks.gpu.cluster remove|restore|pids|starts CATALOG MODEL
+python -m benchmarks.cluster remove|restore|pids|starts|computed CATALOG MODEL
 """
 
 import asyncio
@@ -46,9 +46,29 @@ def _starts(catalog: Catalog, lane: Lane) -> None:
     print(msgspec.json.encode([one.start for one in found]).decode())
 
 
+def _computed(catalog: Catalog, lane: Lane) -> None:
+    """For each line, print what replicas have computed: each one's clock and tokens, as JSON."""
+
+    async def answer() -> None:
+        client = EngineClient(catalog.app_name(lane))
+        while await asyncio.to_thread(sys.stdin.readline):
+            found = {
+                one.replica: (one.clock, one.computed_tokens) for one in await client.numbers()
+            }
+            print(msgspec.json.encode(found).decode(), flush=True)
+
+    asyncio.run(answer())
+
+
 if __name__ == "__main__":
     what, path, model = sys.argv[1:]
     ray.init(log_to_driver=False)
     found = load_catalog(Path(path))
-    act = {"remove": _remove, "restore": _restore, "pids": _pids, "starts": _starts}[what]
-    act(found, found.lane_of(model))
+    acts = {
+        "remove": _remove,
+        "restore": _restore,
+        "pids": _pids,
+        "starts": _starts,
+        "computed": _computed,
+    }
+    acts[what](found, found.lane_of(model))
