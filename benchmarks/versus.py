@@ -26,6 +26,7 @@ from benchmarks.rows import CHAT, lines
 from benchmarks.versus_table import (
     BATCHYARD,
     RAY_DATA,
+    RESULTS,
     RUN_BATCH,
     SYNC,
     Case,
@@ -230,7 +231,9 @@ def clock_seconds() -> float:
     return time.perf_counter() - began
 
 
-def main(cases: Sequence[Case], comparison: Comparison, *, most: int, turns: int) -> None:
+def main(
+    cases: Sequence[Case], comparison: Comparison, *, most: int, turns: int, results: Path
+) -> None:
     """All ways in turns, for each case; what there is so far is written after each turn."""
     tokens = comparison.tokens
     with running_fleet() as fleet:
@@ -241,7 +244,7 @@ def main(cases: Sequence[Case], comparison: Comparison, *, most: int, turns: int
             for case in cases:
                 times = compared(fleet, case, tokens=tokens, most=most, first=first, cold=cold)
                 comparison.add(case, times)
-                publish(comparison)
+                publish(comparison, results)
                 first += case.batches * case.rows
     print(tables(comparison))
 
@@ -258,6 +261,7 @@ if __name__ == "__main__":
     parser.add_argument("--most", type=int, default=2, help="engines that a case starts")
     parser.add_argument("--turns", type=int, default=1, help="how often each way is measured")
     parser.add_argument("--more", action="store_true", help="add to what was measured before")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where that is")
     parser.add_argument("--way", choices=WAYS, help="run one way, and print its seconds")
     parser.add_argument("--first", type=int, default=0, help="rows that are left out")
     parser.add_argument("--catalog", type=Path)
@@ -271,5 +275,5 @@ if __name__ == "__main__":
         os._exit(0)
     comparison = Comparison(tokens=given.tokens, cores=os.cpu_count() or 1)
     if given.more:
-        comparison = published()
-    main(cases, comparison, most=given.most, turns=given.turns)
+        comparison = published(given.results)
+    main(cases, comparison, most=given.most, turns=given.turns, results=given.results)
