@@ -87,8 +87,8 @@ class ScriptedEngines(LaneEngines):
                 wave=spans.current(),
             )
             blocks = grouped(claims)
-            turns = blocks_at_once(blocks, self._rows_in_engine)
-            own = BlockRunner(state, storage, runner, turns=turns)
+            of_mapper = blocks_at_once(blocks, self._rows_in_engine)
+            own = BlockRunner(state, storage, runner, blocks_at_once=of_mapper)
             await asyncio.gather(*map(own.run, blocks))
 
 

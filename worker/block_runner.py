@@ -9,12 +9,9 @@ from shared.storage import Storage
 from worker.slice_io import SliceInput, begin, fetch, settle
 from worker.slice_runner import SliceRunner
 
-#: Blocks that are read or committed meanwhile, so that the engine waits for neither.
-BLOCKS_ON_THEIR_WAY = 2
-
 
 class BlockRunner:
-    """Takes several blocks at a time, of which `turns` are in the engine."""
+    """Takes several blocks at a time. The engine has all of their rows that its runner lets in."""
 
     def __init__(
         self,
@@ -22,14 +19,15 @@ class BlockRunner:
         storage: Storage,
         runner: SliceRunner,
         *,
-        turns: int,
+        blocks_at_once: int,
         slice_events: bool = False,
     ) -> None:
+        """Of `blocks_at_once` blocks, one may wait for room in the engine; others are in it."""
         self._state = state
         self._storage = storage
         self._runner = runner
-        self._places = asyncio.Semaphore(turns + BLOCKS_ON_THEIR_WAY)
-        self._turns = asyncio.Semaphore(turns)
+        self._places = asyncio.Semaphore(blocks_at_once)
+        self._turn = asyncio.Lock()
         self._slice_events = slice_events
 
     async def run(self, claims: Sequence[Claim]) -> None:
@@ -37,23 +35,25 @@ class BlockRunner:
 
         Raises an ExceptionGroup of TransientErrors while S3 or Redis is away.
         """
-        async with self._places, asyncio.TaskGroup() as settling:
+        async with self._places, asyncio.TaskGroup() as running:
             given = await asyncio.gather(*(fetch(self._storage, claim) for claim in claims))
             # A block that waits for its turn has not begun, so its slices can be taken back.
-            async with self._turns:
+            async with self._turn:
                 may_run = await begin(self._state, claims)
-                await asyncio.gather(
-                    *(
-                        self._run(claim, one, settling)
-                        for claim, one, may in zip(claims, given, may_run, strict=True)
-                        if may
-                    )
-                )
+                inside = [asyncio.Event() for may in may_run if may]
+                own = [pair for *pair, may in zip(claims, given, may_run, strict=True) if may]
+                for (claim, one), entered in zip(own, inside, strict=True):
+                    running.create_task(self._run(claim, one, entered, running))
+                # The next block begins when nothing of this one waits any more, and not when the
+                # last of its rows has its result: the seats of the others would be empty.
+                await asyncio.gather(*(entered.wait() for entered in inside))
 
-    async def _run(self, claim: Claim, given: SliceInput, settling: asyncio.TaskGroup) -> None:
-        result = await self._runner.run(claim, given)
+    async def _run(
+        self, claim: Claim, given: SliceInput, entered: asyncio.Event, running: asyncio.TaskGroup
+    ) -> None:
+        result = await self._runner.run(claim, given, entered=entered)
         # Whoever stops the batch waits for this slice, and not for the others of its block; and
         # the next block does not wait for S3.
-        settling.create_task(
+        running.create_task(
             settle(self._state, self._storage, claim, result, slice_events=self._slice_events)
         )

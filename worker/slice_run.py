@@ -31,6 +31,8 @@ class SliceRun:
         self._results: list[Result | None] = [None] * len(self.lines)
         self._asked_again = AskedAgain(claim, self.lines)
         self._in_engine: set[int] = set()
+        #: Rows that have not been in the engine yet.
+        self._outside = set(self._open_rows())
         self._strikes = [0] * len(self.lines)
         self.works = list(works(claim, self.lines))
         if claim.is_last and (left := self._in_order()):
@@ -49,6 +51,11 @@ class SliceRun:
     @property
     def rows_in_engine(self) -> int:
         return len(self._in_engine)
+
+    @property
+    def has_entered(self) -> bool:
+        """Whether every row has been in the engine that had no result before this run."""
+        return not self._outside
 
     def chunks(self, rows: int) -> list[list[int]]:
         """The rows that have no result yet, in groups of so many. Those that begin alike are near.
@@ -74,6 +81,7 @@ class SliceRun:
     def enter(self, chunk: Iterable[int]) -> None:
         """Note that the rows go to the engine."""
         self._in_engine.update(chunk)
+        self._outside.difference_update(chunk)
 
     def answer(self, position: int, result: Result) -> None:
         """Note the row's result, unless it is to be asked again."""

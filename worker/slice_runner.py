@@ -60,22 +60,34 @@ class SliceRunner:
         self._limiter = RowLimiter(max(rows_in_engine, rows_per_engine_call))
         self._telling: set[asyncio.Task[None]] = set()
 
-    async def run(self, claim: Claim, given: SliceInput) -> SliceResult:
-        """Run the slice's rows that have no result yet, until its batch stops."""
+    async def run(
+        self, claim: Claim, given: SliceInput, *, entered: asyncio.Event | None = None
+    ) -> SliceResult:
+        """Run the slice's rows that have no result yet, until its batch stops.
+
+        `entered` is set as soon as none of them waits for room in the engine any more.
+        """
+        entered = entered or asyncio.Event()
         with traces.slice_run(claim, wave=self._wave) as span:
-            result = await self._run(claim, given, span.traceparent)
+            try:
+                result = await self._run(claim, given, span.traceparent, entered)
+            finally:
+                entered.set()
             traces.note_result(span, result)
             return result
 
-    async def _run(self, claim: Claim, given: SliceInput, trace: str) -> SliceResult:
+    async def _run(
+        self, claim: Claim, given: SliceInput, trace: str, entered: asyncio.Event
+    ) -> SliceResult:
         if isinstance(given.lines, Outcome):
             return SliceResult(given.lines, nothing())
         run = SliceRun(claim, given.lines, given.kept, pool=self._pool)
         chunks = run.chunks(self._step)
-        calls = [asyncio.ensure_future(self._call(run, chunk, trace)) for chunk in chunks]
+        calls = [asyncio.ensure_future(self._call(run, chunk, trace, entered)) for chunk in chunks]
 
         def stop(reason: Stop) -> None:
             run.stop = reason
+            entered.set()
             for chunk, call in zip(chunks, calls, strict=True):
                 if reason is Stop.CLOSED or not run.in_engine(chunk):
                     call.cancel()
@@ -107,23 +119,29 @@ class SliceRunner:
         await asyncio.sleep(_WITHDRAWN_SECONDS)
         await self._watch.tell_ending(run.claim, run.rows_in_engine)
 
-    async def _call(self, run: SliceRun, chunk: Sequence[int], trace: str) -> None:
+    async def _call(
+        self, run: SliceRun, chunk: Sequence[int], trace: str, entered: asyncio.Event
+    ) -> None:
         """Run the rows at these positions of the slice until each has its result."""
         while chunk:
             try:
-                await self._call_once(run, chunk, trace)
+                await self._call_once(run, chunk, trace, entered)
             except EngineYieldsError:
                 # Another replica has room for those that are left.
                 chunk = run.without_result(chunk)
             else:
                 chunk = run.to_ask_again(chunk)
 
-    async def _call_once(self, run: SliceRun, chunk: Sequence[int], trace: str) -> None:
+    async def _call_once(
+        self, run: SliceRun, chunk: Sequence[int], trace: str, entered: asyncio.Event
+    ) -> None:
         """Run the rows at these positions of the slice together."""
         lines = [run.lines[position] for position in chunk]
         order = [run.works[position] for position in chunk]
         async with self._limiter.borrowed(len(chunk)) as places:
             run.enter(chunk)
+            if run.has_entered:
+                entered.set()
             try:
                 with traces.engine_call(run.claim, len(chunk), parent=trace) as call:
                     async with aclosing(self._engine.run_lines(lines, order)) as groups:

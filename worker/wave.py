@@ -21,7 +21,7 @@ from shared.slices import Claim
 from shared.tracing import spans
 from worker.adapter_engine import with_adapters
 from worker.batch_watch import BatchWatch
-from worker.block_runner import BLOCKS_ON_THEIR_WAY, BlockRunner
+from worker.block_runner import BlockRunner
 from worker.collector import pass_over_what_is_there
 from worker.connections import open_state, read_settings
 from worker.engine_client import EngineClient
@@ -71,7 +71,7 @@ def run_wave(
     blocks = grouped(claims)
     mappers = min(mappers, len(blocks))
     rows_of_mapper = -(-rows_in_engine // mappers)
-    turns = blocks_at_once(blocks, rows_of_mapper)
+    of_mapper = blocks_at_once(blocks, rows_of_mapper)
     # `from_arrow` would ask for the schema of each block in a task of its own, for which Ray starts
     # as many processes as it has processors.
     ray.data.from_items(
@@ -82,14 +82,14 @@ def run_wave(
         # One block at a time: it is retried as a whole, which changes nothing where it has
         # committed.
         batch_size=None,
-        max_concurrency=turns + BLOCKS_ON_THEIR_WAY,
+        max_concurrency=of_mapper,
         compute=ActorPoolStrategy(size=mappers),
         fn_constructor_kwargs={
             "app_name": app_name,
             "pool": pool,
             "rows_in_engine": rows_of_mapper,
             "rows_of_call": rows_of_call,
-            "turns": turns,
+            "blocks_at_once": of_mapper,
             "share_prefixes": share_prefixes,
             "rules": rules,
             "patience_seconds": patience_seconds,
@@ -108,7 +108,7 @@ class SliceMapper:
         pool: str,
         rows_in_engine: int,
         rows_of_call: int,
-        turns: int,
+        blocks_at_once: int,
         share_prefixes: tuple[str, ...],
         rules: RowRules,
         patience_seconds: float | None,
@@ -135,7 +135,7 @@ class SliceMapper:
             state,
             open_storage(settings),
             runner,
-            turns=turns,
+            blocks_at_once=blocks_at_once,
             slice_events=settings.slice_events,
         )
         pass_over_what_is_there()

@@ -32,6 +32,7 @@ from worker.outcomes import SliceResult
 from worker.slice_io import SliceInput
 from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
+from worker.wave_blocks import blocks_at_once, grouped
 
 _LIMIT = 64 * 1024 * 1024
 _CONNECT_SECONDS = 5.0
@@ -104,9 +105,11 @@ class MadeUpEngineClient:
 class _Runner(SliceRunner):
     """Sends the engine the claim under which a row runs."""
 
-    async def run(self, claim: Claim, given: SliceInput) -> SliceResult:
+    async def run(
+        self, claim: Claim, given: SliceInput, *, entered: asyncio.Event | None = None
+    ) -> SliceResult:
         _claim.set(claim)
-        return await super().run(claim, given)
+        return await super().run(claim, given, entered=entered)
 
 
 class _SuspectRunner(SuspectRunner):
@@ -172,9 +175,10 @@ class MadeUpEngines(LaneEngines):
         async with opened(self._settings) as (state, storage):
             runner = self._new_slice_runner(BatchWatch(state))
             # As many as the mapper of a wave has in its hands; the others wait for it.
-            turns = 1 + max(1, self._rows_in_engine // claims[0].slice.rows)
-            blocks = BlockRunner(state, storage, runner, turns=turns)
-            await asyncio.gather(*(blocks.run([claim]) for claim in claims))
+            groups = grouped(claims)
+            of_mapper = blocks_at_once(groups, self._rows_in_engine)
+            blocks = BlockRunner(state, storage, runner, blocks_at_once=of_mapper)
+            await asyncio.gather(*map(blocks.run, groups))
 
     def _new_slice_runner(self, watch: BatchWatch) -> SliceRunner:
         return _Runner(

@@ -61,34 +61,52 @@ async def test_a_slice_is_committed_while_others_of_its_block_run(
     assert await _is_committed(state, second)
 
 
+async def test_the_next_block_has_the_seats_of_rows_that_are_done(
+    state: State, storage: Storage
+) -> None:
+    engine, claims = _PatientEngine(), await _claims(state, storage, 4)
+    async with _running(state, storage, engine, [claims[:2], claims[2:]], room=2):
+        # Either block may be read first.
+        await eventually(lambda: len(engine.rows) == 2)
+        assert set(engine.rows) in ({0, 1}, {2, 3})
+
+        engine.answer(min(engine.rows))
+        await eventually(lambda: len(engine.rows) == 3)
+
+        engine.answer(*range(4))
+
+    assert [await _is_committed(state, one) for one in claims] == [True] * 4
+
+
 async def test_slices_of_a_block_that_waits_for_its_turn_can_be_taken_back(
     state: State, storage: Storage, s3: S3
 ) -> None:
-    engine, claims = _PatientEngine(), await _claims(state, storage, 2)
+    engine, claims = _PatientEngine(), await _claims(state, storage, 3)
     async with (
         _reading(storage, s3) as (watched, read),
-        _running(state, watched, engine, [[one] for one in claims], turns=1),
+        _running(state, watched, engine, [[one] for one in claims]),
     ):
-        # Either block may be read first and have the turn.
-        await eventually(lambda: engine.rows.total() > 0 and len(read) == 2)
-        [runs] = engine.rows
-        first, second = claims[runs], claims[1 - runs]
+        # Any block may be read first and run, and any other be the next one.
+        await eventually(lambda: engine.rows.total() > 0 and len(read) == 3)
+        # That one has begun, since it waits only for room.
+        await eventually(lambda: _has_begun(state, claims[0], slices=2))
 
-        assert await state.claims.put_back([second]) == [second]
-        engine.answer(0, 1)
+        [returned] = await state.claims.put_back(claims)
+        engine.answer(0, 1, 2)
 
-    assert await _is_committed(state, first)
-    assert not await _is_committed(state, second)
-    assert engine.rows == {runs: ROWS_A_SLICE}
+    assert [await _is_committed(state, one) for one in claims] == [
+        one != returned for one in claims
+    ]
+    assert returned.index not in engine.rows
 
 
-async def test_blocks_are_read_while_others_have_the_turns_but_no_more_than_are_on_their_way(
+async def test_blocks_are_read_while_others_are_in_the_engine_but_no_more_than_are_held(
     state: State, storage: Storage, s3: S3
 ) -> None:
     engine, claims = _PatientEngine(), await _claims(state, storage, 6)
     async with (
         _reading(storage, s3) as (watched, read),
-        _running(state, watched, engine, [[one] for one in claims], turns=1),
+        _running(state, watched, engine, [[one] for one in claims]),
     ):
         await eventually(lambda: engine.rows.total() > 0 and len(read) == 3)
         assert engine.rows.total() == ROWS_A_SLICE
@@ -117,11 +135,16 @@ async def _running(
     engine: _PatientEngine,
     blocks: Sequence[Sequence[Claim]],
     *,
-    turns: int = 2,
+    room: int = 1,
 ) -> AsyncIterator[None]:
-    """The blocks run; they have ended at the end of the block."""
-    runner = SliceRunner(engine, BatchWatch(state), rows_in_engine=1000, rows_per_engine_call=64)
-    own = BlockRunner(state, storage, runner, turns=turns)
+    """The blocks run, and have ended when the context is left. The engine has room for slices."""
+    runner = SliceRunner(
+        engine,
+        BatchWatch(state),
+        rows_in_engine=room * ROWS_A_SLICE,
+        rows_per_engine_call=ROWS_A_SLICE,
+    )
+    own = BlockRunner(state, storage, runner, blocks_at_once=3)
     async with asyncio.TaskGroup() as running:
         for block in blocks:
             running.create_task(own.run(block))
@@ -144,6 +167,10 @@ async def _claims(state: State, storage: Storage, count: int) -> list[Claim]:
         )
         for one in await claim(state, slices=count, begun=False)
     ]
+
+
+async def _has_begun(state: State, claim: Claim, *, slices: int) -> bool:
+    return len((await state.claims.ending(claim.batch_id)).untold) == slices
 
 
 async def _is_committed(state: State, claim: Claim) -> bool:
