@@ -40,10 +40,11 @@ class BlockRunner:
             # A block that waits for its turn has not begun, so its slices can be taken back.
             async with self._turn:
                 may_run = await begin(self._state, claims)
-                inside = [asyncio.Event() for may in may_run if may]
-                own = [pair for *pair, may in zip(claims, given, may_run, strict=True) if may]
-                for (claim, one), entered in zip(own, inside, strict=True):
-                    running.create_task(self._run(claim, one, entered, running))
+                inside: list[asyncio.Event] = []
+                for claim, one, may in zip(claims, given, may_run, strict=True):
+                    if may:
+                        inside.append(asyncio.Event())
+                        running.create_task(self._run(claim, one, inside[-1], running))
                 # The next block begins when nothing of this one waits any more, and not when the
                 # last of its rows has its result: the seats of the others would be empty.
                 await asyncio.gather(*(entered.wait() for entered in inside))

@@ -11,16 +11,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from shared.openai.endpoints import ENDPOINTS
-from worker.embedding_answers import write_from_arrays
+from worker.embedding_answers import EmbeddingAnswers
 from worker.engine_errors import Answer
 from worker.engine_results import failure, from_http, success
 from worker.hearing import add_hearing
 from worker.hidden_words import hide_words
 from worker.invalid_bodies import tell_only_places, without_values
 from worker.moderations import add_moderations, moderation_from
+from worker.plain_embeddings import PlainEmbeddings
 
 #: How long an abandoned request may take to leave vLLM, in seconds.
 ABORT_SECONDS = 5
+_EMBEDDINGS = "/v1/embeddings"
 
 #: As ASGI has them.
 Headers = list[tuple[bytes, bytes]]
@@ -36,6 +38,7 @@ class OpenAILayer:
         tell_only_places(app)
         self._app = app
         self._handlers = _handlers(app.state)
+        self._embeddings = _plain_embeddings(app.state)
 
     @property
     def endpoints(self) -> set[str]:
@@ -44,15 +47,17 @@ class OpenAILayer:
 
     async def answer(self, url: str, body: Any, request_id: str | None) -> Answer:
         """The engine's answer to a request; vLLM's words for one that it rejects."""
-        headers = [(b"content-type", b"application/json")]
-        if request_id is not None:
-            headers.append((b"x-request-id", request_id.encode()))
         try:
-            return await self._answer(url, body, headers)
+            return await self._answer(url, body, request_id)
         except Exception as error:  # noqa: BLE001  # the failure of a row is its result
             return _failure_of(error)
 
-    async def _answer(self, url: str, body: Any, headers: Headers) -> Answer:
+    async def _answer(self, url: str, body: Any, request_id: str | None) -> Answer:
+        if url == _EMBEDDINGS and self._embeddings and self._embeddings.takes(body):
+            return await self._embeddings.answer(body, request_id)
+        headers = [(b"content-type", b"application/json")]
+        if request_id is not None:
+            headers.append((b"x-request-id", request_id.encode()))
         handler = self._handlers.get(url)
         if handler is None:
             return await self._answer_by_app(url, body, headers)
@@ -124,7 +129,7 @@ def _handlers(state: Any) -> dict[str, _Handler]:
             CompletionRequest.model_validate, completion.create_completion
         )
     pooling: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-        ("serving_embedding", EmbeddingRequest, ("/v1/embeddings",)),
+        ("serving_embedding", EmbeddingRequest, (_EMBEDDINGS,)),
         ("serving_pooling", PoolingRequest, ("/pooling",)),
         ("serving_classification", ClassificationRequest, ("/classify",)),
         ("serving_scores", ScoreRequest, ("/v1/score", "/score")),
@@ -134,11 +139,19 @@ def _handlers(state: Any) -> dict[str, _Handler]:
         if serving := getattr(state, name, None):
             if hasattr(serving, "json_response_cls"):
                 serving.json_response_cls = _FastJSONResponse
-            if name == "serving_embedding":
-                write_from_arrays(serving)
             handler = _Handler(TypeAdapter(request).validate_python, serving)
             found |= dict.fromkeys(paths, handler)
     return found
+
+
+def _plain_embeddings(state: Any) -> PlainEmbeddings | None:
+    """The short way of this model's embeddings; the other one writes its answers alike."""
+    serving = getattr(state, "serving_embedding", None)
+    if serving is None:
+        return None
+    answers = EmbeddingAnswers()
+    answers.write_for(serving)
+    return PlainEmbeddings(serving, answers)
 
 
 class _FastJSONResponse(JSONResponse):

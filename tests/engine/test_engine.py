@@ -6,15 +6,19 @@ on_demand` asks for that.
 """
 
 import asyncio
+import base64
 import json
+import random
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from shared.catalog import Catalog, Lane
@@ -38,6 +42,7 @@ from tests.engine.compatibility.vllm_alone import (
 )
 from tests.engine.conftest import a_ray
 from tests.engine.deaths import answer_next, engine_core, fronts, kill_core, replica_of
+from tests.engine.odd_requests import odd_text
 from tests.eventually import eventually
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
@@ -530,6 +535,43 @@ async def test_embeddings_are_those_of_vllm_serve(
     mini: "Future[str]", served: Served, catalog: Catalog
 ) -> None:
     await assert_same_outcomes(await asyncio.wrap_future(mini), EMBEDDER, catalog, served)
+
+
+async def test_a_plain_embedding_is_answered_as_vllms_own_way_answers_it(
+    mini: "Future[str]",
+) -> None:
+    from worker.engine_client import EngineClient
+
+    client = EngineClient(await asyncio.wrap_future(mini))
+    randoms = random.Random("plain")
+    inputs = [odd_text(randoms) or "0" for _ in range(200)]
+    inputs += ["word " * 300, [101, 7592, 102], [1] * 300, [-1], [10**9]]
+    bodies = [{"model": EMBEDDER, "input": one} for one in inputs]
+    bodies.append({**bodies[0], "encoding_format": "base64", "user": "somebody"})
+
+    plain = await answers(client, [line("/v1/embeddings", body) for body in bodies])
+    # A list of one prompt is left to vLLM.
+    listed = [{**body, "input": [body["input"]]} for body in bodies]
+    own = await answers(client, [line("/v1/embeddings", body) for body in listed])
+
+    assert {status for status, _ in plain} == {200, 400}
+    for body, one, other in zip(bodies, plain, own, strict=True):
+        (answer, vector), (expected, own_vector) = _embedding(one), _embedding(other)
+        assert answer == expected, body
+        assert vector == pytest.approx(own_vector, abs=1e-4), body
+
+
+def _embedding(answer: tuple[int, bytes]) -> tuple[Any, list[float]]:
+    """All of the answer but what differs between any two, and its vector."""
+    status, found = answer[0], json.loads(answer[1])
+    if status != HTTPStatus.OK:
+        return (status, found), []
+    assert found.pop("id").startswith("embd-")
+    assert found.pop("created") > 0
+    vector = found["data"][0].pop("embedding")
+    if isinstance(vector, str):
+        vector = np.frombuffer(base64.b64decode(vector), np.float32).tolist()
+    return (status, found), vector
 
 
 async def test_scores_rankings_and_classes_are_those_of_vllm_serve(
