@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import random
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -131,8 +132,14 @@ class Giants:
 def giants(
     owners: Sequence[Tenant], kind: str, *, rows: int, tokens: int, words: int = 0
 ) -> Iterator[Giants]:
-    """One giant batch of each of these tenants, under way, with so many rows together."""
-    inputs = [owner.upload(kind, [tokens] * (rows // len(owners)), words=words) for owner in owners]
+    """One giant batch of each of these tenants, under way, with so many rows together.
+
+    Answers have half of the tokens to one and a half times as many. Where all have as many, they
+    end together, and what a few seconds have of tokens depends on when they begin.
+    """
+    dice = random.Random(rows)
+    lengths = [dice.randint(tokens // 2, tokens * 3 // 2) for _ in range(rows // len(owners))]
+    inputs = [owner.upload(kind, lengths, words=words) for owner in owners]
     running = Giants(
         [(owner, owner.create(kind, file)) for owner, file in zip(owners, inputs, strict=True)]
     )

@@ -62,6 +62,7 @@ CASES = {
     "embeddings": Case(rates.embeddings, 150, (EMBED,)),
     "small": Case(rates.small, 150, (SMALL,)),
     "large": Case(rates.large, 420, (LARGE,)),
+    "many-batches": Case(rates.many_batches, 150, (LARGE,)),
     "share": Case(rates.share, 210, (SMALL,), (SHARED,)),
     "share-embeddings": Case(rates.share_embeddings, 150, (EMBED,), (EMBEDS,)),
     "mixed": Case(rates.mixed, 200, (SMALL, EMBED)),

@@ -1,6 +1,8 @@
 """Rows per second of the fleet beside the bare engine."""
 
+import json
 import random
+import statistics
 from collections.abc import Iterator
 
 from benchmarks.figures import Figure, bounded, compared
@@ -9,7 +11,10 @@ from benchmarks.gpu.models import EMBED, LARGE, SMALL
 from benchmarks.gpu.plan import EMBEDS, SHARED, WIDE
 from benchmarks.gpu.texts import between, equal, rows, sharing, text
 from benchmarks.rows import CHAT, EMBEDDINGS
+from benchmarks.versus import by_batchyard
 
+#: As many small ones as people have who send a batch for each question.
+_BATCHES, _ROWS_OF_BATCH = 50, 4
 _SECONDS_OF_AN_HOUR = 3600
 
 
@@ -68,6 +73,27 @@ def large(bench: Bench) -> Iterator[Figure]:
     yield compared(
         "rows/s, 7B, 300 in, 128 out: fleet / vllm run-batch on a warm engine",
         figure.value, count / seconds, unit="rows/s", goal=1.0, sense="at least",
+    )  # fmt: skip
+
+
+def many_batches(bench: Bench) -> Iterator[Figure]:
+    """Many small batches: one after the other on a loaded engine, and all sent to the fleet."""
+    bench.warm(LARGE)
+    count, tokens = bench.plan.rows(_BATCHES), 64
+    contents = [equal(LARGE, _ROWS_OF_BATCH, 50, tokens) for _ in range(count)]
+    paths = [str(bench.file(content)) for content in contents]
+    requests = [list(map(json.loads, content.splitlines())) for content in contents]
+    bare = bench.bare(LARGE)
+    of_fleet, of_bare = list[float](), list[float]()
+    for _ in range(bench.plan.turns):
+        of_bare.append(sum(bare.ask("file", path=path)["seconds"] for path in paths))
+        of_fleet.append(by_batchyard(bench.view, requests))
+    rows = count * _ROWS_OF_BATCH
+    yield compared(
+        f"rows/s, 7B, {count} batches of {_ROWS_OF_BATCH} rows, 50 in, {tokens} out: fleet / bare "
+        "engine, one batch after the other",
+        rows / statistics.median(of_fleet), rows / statistics.median(of_bare),
+        unit="rows/s", goal=2.0, sense="at least",
     )  # fmt: skip
 
 
