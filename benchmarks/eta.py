@@ -29,6 +29,7 @@ from shared.ordering.outlook import (
     Stage,
 )
 from shared.ordering.pace import Done, Pace, kind_of
+from shared.ordering.tenant_usage import USAGE_ROWS, TenantKind, TenantUsage
 from worker.pace_meter import PaceMeter
 
 _ENDPOINT = "/v1/chat/completions"
@@ -61,7 +62,7 @@ class _Seen:
         self.kind = kind_of(_ENDPOINT, int(self.tokens), len(batch.rows))
         self.starts = [one.rows.start for one in batch.slices]
         self.left = [len(one.rows) for one in batch.slices]
-        self.used_by_slice = [0.0] * len(batch.slices)
+        self.used_by_slice = [(0.0, 0.0)] * len(batch.slices)
         self.done, self.used = 0, 0.0
         self.was_looked_at = False
 
@@ -79,6 +80,7 @@ class WatchedFleet(Fleet):
         self._meter = PaceMeter(seats=model.seats)
         self._meter.measure({}, 0.0, rows_claimed=0, is_running=True, known=Pace())
         self._done: dict[str, Done] = {}
+        self._usages: dict[TenantKind, TenantUsage] = {}
         self._beat_at = 0.0
 
     def _submit(self, batch: Batch) -> None:
@@ -92,19 +94,24 @@ class WatchedFleet(Fleet):
         number = bisect_right(seen.starts, ended.place) - 1
         seen.left[number] -= 1
         row = ended.row
-        seen.used_by_slice[number] += row.prompt_tokens - ended.cached + row.output_tokens
+        prompts, answers = seen.used_by_slice[number]
+        prompts += row.prompt_tokens - ended.cached
+        seen.used_by_slice[number] = prompts, answers + row.output_tokens
         super()._finish(ended)
         if not seen.left[number]:
             self._commit(batch, seen, number)
 
     def _commit(self, batch: Batch, seen: _Seen, number: int) -> None:
         slice_ = batch.slices[number]
-        rows, used = len(slice_.rows), seen.used_by_slice[number]
+        rows, used = len(slice_.rows), sum(seen.used_by_slice[number])
         seen.done, seen.used = seen.done + rows, seen.used + used
         kind = kind_of(_ENDPOINT, int(slice_.tokens), rows)
         before = self._done.get(kind, Done())
         new = (rows, slice_.tokens, used)
         self._done[kind] = Done(*(old + more for old, more in zip(before, new, strict=True)))
+        whose = TenantKind(kind, batch.tenant)
+        sums = (rows, slice_.tokens, *seen.used_by_slice[number])
+        self._usages[whose] = _after(self._usages.get(whose, TenantUsage()), TenantUsage(*sums))
         is_over = seen.done == len(batch.rows)
         if not seen.was_looked_at and seen.done >= LATER * len(batch.rows) and not is_over:
             seen.was_looked_at = True
@@ -128,7 +135,7 @@ class WatchedFleet(Fleet):
 
     def _note(self, stage: Stage, batch: Batch) -> None:
         running = [self._load(one) for one in self._batches.values()]
-        lane = LaneOutlook(self._meter.pace, self._model.seats, running)
+        lane = LaneOutlook(self._meter.pace, self._model.seats, running, usages=dict(self._usages))
         self._noted[batch.id].append((stage, lane, self._load(batch), self.now))
 
     def _load(self, batch: Batch) -> BatchLoad:
@@ -148,6 +155,13 @@ class WatchedFleet(Fleet):
             used=seen.used,
             priority=batch.priority,
         )
+
+
+def _after(before: TenantUsage, more: TenantUsage) -> TenantUsage:
+    """As `lua/lib/pace.lua` adds and forgets."""
+    sums = [old + new for old, new in zip(before, more, strict=True)]
+    scale = 2 if sums[0] > USAGE_ROWS else 1
+    return TenantUsage(*(one / scale for one in sums))
 
 
 def _limit(limit: int, _: Row) -> float:

@@ -12,11 +12,13 @@ What another tenant has counts in steps of a factor of two, so that no answer me
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import ceil, log, log2
 from typing import Literal, NamedTuple
 
 from shared.ordering.pace import KindPace, Pace, TokensOfRows, kind_of
+from shared.ordering.tenant_usage import TenantKind, TenantUsage, of_all
 
 #: A batch's priority if none is asked for.
 DEFAULT_PRIORITY = 5
@@ -145,6 +147,8 @@ class LaneOutlook(NamedTuple):
     ended: Sequence[Ended] = ()
     #: Seconds until the engine can run rows; 0 if it can now.
     starts_in: float = 0.0
+    #: What rows took by kind and tenant; empty before the lane has committed any.
+    usages: Mapping[TenantKind, TenantUsage] = {}
 
 
 class Range(NamedTuple):
@@ -184,6 +188,7 @@ class Foresight:
         self._weights = weights
         self._is_known = lane.pace.whole is not None
         self._whole = lane.pace.whole or KindPace()
+        self._usage = of_all(lane.usages.values())
         self._queues: defaultdict[tuple[str, int], _Queue] = defaultdict(_Queue)
         self._tokens: Counter[str] = Counter()
         self._rows = 0
@@ -222,8 +227,8 @@ class Foresight:
     def _likeness(self, batch: BatchLoad) -> Likeness:
         stage: Stage = "running" if batch.done >= LATER else "new"
         work = self._work(batch)
-        # A full engine has each row for as long as it takes to compute one row for each seat.
-        in_engine = self._lane.seats * self._seconds_per_row(batch)
+        # Later its longest rows may have begun long ago, and the average is nearer to what is left.
+        in_engine = self._longest_stay(batch) if stage == "new" else self._average_stay(batch)
         counted = work + in_engine + _LEAST_SECONDS
         queued = work / counted
         if stage == "running":
@@ -256,16 +261,38 @@ class Foresight:
         found = self._pace_of(batch)
         if not batch.tokens:
             return batch.rows_left * found.used / found.rows
-        ratio, done = found.used / found.predicted, batch.tokens * batch.done
+        usage = self._usage_of(batch) or TenantUsage()
+        ratio, done = usage.ratio(found.used / found.predicted), batch.tokens * batch.done
         if batch.used is not None:
             # What its own rows took counts as soon as there are some.
             prior = 0.02 * batch.tokens
             ratio = (batch.used + prior * ratio) / (done + prior)
         return (batch.tokens - done) * ratio
 
-    def _seconds_per_row(self, batch: BatchLoad) -> float:
+    def _average_stay(self, batch: BatchLoad) -> float:
+        """Seconds that a row is in the engine.
+
+        A full engine has each for as long as it takes to compute one row for each seat.
+        """
         tokens = self._tokens_left(batch) / max(1, batch.rows_left)
-        return tokens * self._pace_of(batch).seconds_per_token
+        return self._lane.seats * tokens * self._pace_of(batch).seconds_per_token
+
+    def _longest_stay(self, batch: BatchLoad) -> float:
+        """Seconds that the row with the longest answer is in a full engine."""
+        usage = self._usage_of(batch)
+        if usage is None or not usage.answers or not batch.tokens:
+            return self._average_stay(batch)
+        tokens = self._tokens_left(batch) / max(1, batch.rows_left)
+        answer = tokens * usage.answer_part
+        limit = batch.tokens / batch.rows - (tokens - answer)
+        longest = _longest(answer, min(batch.rows_left, self._lane.seats))
+        # Each step of the engine makes a token of every answer in it.
+        steps = max(answer, min(limit, longest))
+        answers = self._whole.used * self._usage.answer_part
+        return steps * self._lane.seats * self._whole.seconds / answers
+
+    def _usage_of(self, batch: BatchLoad) -> TenantUsage | None:
+        return self._lane.usages.get(TenantKind(batch.kind, batch.tenant))
 
     def _pace_of(self, batch: BatchLoad) -> KindPace:
         return self._lane.pace.of(batch.kind) or self._whole
@@ -312,6 +339,7 @@ def _new_strangeness(one: Likeness, other: Likeness) -> float:
         abs(log(one.counted / other.counted))
         + abs(one.queued - other.queued)
         + 2 * abs(one.load - other.load)
+        + 0.2 * abs(log(one.rows / other.rows))
         + 0.4 * (one.tenant != other.tenant)
     )
 
@@ -325,6 +353,19 @@ def _running_strangeness(one: Likeness, other: Likeness) -> float:
         + 0.2 * abs(log(one.rows / other.rows))
         + 0.8 * (one.tenant != other.tenant)
     )
+
+
+def _longest(answer: float, rows: int) -> float:
+    """Tokens to expect of the longest of so many answers, if a long one is as likely to go on.
+
+    This is the average of the largest of so many exponential lengths, the harmonic number.
+    """
+    return answer * _harmonic(max(1, rows))
+
+
+@lru_cache(maxsize=4096)
+def _harmonic(number: int) -> float:
+    return sum(1 / one for one in range(1, number + 1))
 
 
 def _quantile(ordered: Sequence[float], part: float) -> float:

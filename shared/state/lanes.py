@@ -14,6 +14,7 @@ from shared.lifecycle import Status
 from shared.ordering.load import rounded_rate
 from shared.ordering.outlook import BatchLoad, Ended, Foreseen, LaneOutlook
 from shared.ordering.pace import Done, KindPace, Pace, done_by_kind, kind_of, to_pace
+from shared.ordering.tenant_usage import to_usages
 from shared.slices import ReadySlice, Slice, to_slice
 from shared.state.client import Client
 from shared.state.engines import Engines
@@ -206,7 +207,8 @@ class Lanes:
             pipe.zrange(self._key(lane, "active"), 0, _FORESEEN - 1)
             pipe.zrange(self._key(lane, "claims"), 0, -1)
             pipe.lrange(self._key(lane, "ended"), 0, -1)
-            ids, claims, ended = await pipe.execute()
+            pipe.hgetall(self._key(lane, "usage"))
+            ids, claims, ended, usage = await pipe.execute()
         slices = Counter(_batch_of(member) for member in claims)
         running: list[BatchLoad] = []
         for first in range(0, len(ids), _BATCHES):
@@ -227,6 +229,7 @@ class Lanes:
             running=running,
             ended=[_ended(text) for text in ended],
             starts_in=starts_in(job.to_start(), engine, now=time.time()),
+            usages=to_usages(usage),
         )
 
     async def cost(self, lane: str) -> LaneCost:

@@ -1,15 +1,29 @@
 -- needs: totals
 -- What the pace of a lane's engine is learned from.
 
--- Adds the rows of a slice, and their tokens as predicted and as used, to those of their kind. Kinds are
--- named as in shared/ordering/pace.py: by the endpoint and the power of four of a row's tokens.
-local function count_for_pace(lane, endpoint, rows, predicted, used)
+-- Kinds are named as in shared/ordering/pace.py: by the endpoint and the power of four of a row's tokens.
+local function kind_of(endpoint, rows, predicted)
   local tokens = math.max(1, predicted / math.max(1, rows))
-  local kind = endpoint .. ' ' .. int(math.floor(math.log(tokens) / math.log(4) + 1e-9))
+  return endpoint .. ' ' .. int(math.floor(math.log(tokens) / math.log(4) + 1e-9))
+end
+
+-- Adds the rows of a slice, and their tokens as predicted and as used, to those of their kind.
+local function count_for_pace(lane, kind, rows, predicted, used)
   local done = lane_key(lane, 'done')
   redis.call('HINCRBY', done, 'rows ' .. kind, int(rows))
   redis.call('HINCRBY', done, 'predicted ' .. kind, int(predicted))
   redis.call('HINCRBY', done, 'used ' .. kind, int(used))
+end
+
+-- Adds them to those of their tenant as well, with tokens of prompts and of answers apart. What is known
+-- of many rows is halved, so that new ones count most; shared/ordering/tenant_usage.py reads it.
+local function learn_usage(lane, kind, tenant, sums)
+  local key, field = lane_key(lane, 'usage'), kind .. ' ' .. tenant
+  local before = words(redis.call('HGET', key, field))
+  for i, sum in ipairs(sums) do sums[i] = sum + tonumber(before[i] or 0) end
+  local scale = sums[1] > USAGE_ROWS and 2 or 1
+  for i, sum in ipairs(sums) do sums[i] = string.format('%.17g', sum / scale) end
+  redis.call('HSET', key, field, table.concat(sums, ' '))
 end
 
 -- Learns from the first result of a lane job how long a start takes: that of a job alone, if the engine

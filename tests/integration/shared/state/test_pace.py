@@ -3,10 +3,12 @@
 from redis.asyncio import Redis
 
 from shared.ordering.pace import Done, Pace, kind_of, to_text
+from shared.ordering.tenant_usage import USAGE_ROWS, TenantUsage
 from shared.slices import SliceUsage
 from shared.state import State
 from tests.batches import JOB, LANE, ROWS_A_SLICE, claimed, part
 
+_PACE = Pace().learn({"": Done(100, 10_000, 5_000)}, 100.0)
 _USAGE = SliceUsage(ROWS_A_SLICE, 0, 700, 100, 50, 0)
 
 
@@ -28,6 +30,40 @@ async def test_rows_are_counted_by_their_kind_with_predicted_and_used_tokens(sta
     assert await state.lanes.done(LANE) == {
         kind: Done(rows=ROWS_A_SLICE, predicted=claim.slice.tokens, used=650)
     }
+
+
+async def test_what_a_tenants_rows_took_is_kept_by_their_kind(state: State) -> None:
+    await state.lanes.open_job(LANE, "", JOB)
+    await state.lanes.beat(LANE, JOB, rows_wanted=1, pace=to_text(_PACE))
+    [claim] = await claimed(state, slices=1)
+    result = part(claim)._replace(usage=_USAGE)
+
+    for _ in range(2):
+        assert await state.claims.commit(claim, result) == "ok"
+
+    [(whose, usage)] = (await state.lanes.outlook(LANE)).usages.items()
+    assert whose.kind == kind_of("/v1/chat/completions", claim.slice.tokens, claim.slice.rows)
+    assert usage == TenantUsage(ROWS_A_SLICE, claim.slice.tokens, 600, 50)
+
+
+async def test_of_a_tenants_many_rows_the_new_ones_count_most(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    await state.lanes.open_job(LANE, "", JOB)
+    await state.lanes.beat(LANE, JOB, rows_wanted=1, pace=to_text(_PACE))
+    await _commit(state)
+    key = f"{namespace}lane:{LANE}:usage"
+    [name] = await redis.hkeys(key)
+    await redis.hset(key, name, f"{USAGE_ROWS} 4000 2000 1000")
+
+    await _commit(state)
+
+    [usage] = (await state.lanes.outlook(LANE)).usages.values()
+    assert (usage.rows, usage.prompts, usage.answers) == (
+        (USAGE_ROWS + ROWS_A_SLICE) / 2,
+        1300,
+        525,
+    )
 
 
 async def test_the_time_of_a_start_is_learned_and_outlives_the_job(

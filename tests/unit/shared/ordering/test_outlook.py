@@ -18,6 +18,7 @@ from shared.ordering.outlook import (
     new_load,
 )
 from shared.ordering.pace import Done, Pace, TokensOfRows
+from shared.ordering.tenant_usage import TenantKind, TenantUsage
 
 CHAT = "/v1/chat/completions"
 #: A hundred tokens a second, ten of them a row.
@@ -40,9 +41,13 @@ class Lane:
     weights: dict[str, float] = field(default_factory=dict)
     pace: Pace = PACE
     starts_in: float = 0.0
+    seats: int = 1
+    usages: dict[TenantKind, TenantUsage] = field(default_factory=dict)
 
     def of(self, batch: BatchLoad) -> Forecast:
-        outlook = LaneOutlook(self.pace, 1, self.running, self.ended, self.starts_in)
+        outlook = LaneOutlook(
+            self.pace, self.seats, self.running, self.ended, self.starts_in, self.usages
+        )
         found = Foresight(outlook, self.weights).of(batch)
         assert found is not None
         return found
@@ -94,6 +99,49 @@ def test_what_its_own_rows_took_counts_before_what_was_predicted() -> None:
 
     assert Lane().counted(half._replace(rows_claimed=0)) == pytest.approx(15, rel=0.05)
     assert (Lane().of(half).source, Lane().of(load()).source) == ("batch", "kind")
+
+
+def usage(tenant: str, *sums: float) -> dict[TenantKind, TenantUsage]:
+    """What rows of this tenant took."""
+    return {TenantKind(f"{CHAT} 1", tenant): TenantUsage(*sums)}
+
+
+def test_what_its_tenants_rows_took_counts_before_what_all_rows_took() -> None:
+    usages = usage("acme", 1000, 10_000, 2000, 3000)
+
+    assert Lane(usages=usages).counted(load()) == pytest.approx(5, rel=0.05)
+    assert Lane(usages=usages).counted(load(tenant="other")) == 10
+
+
+def test_the_work_of_others_is_what_rows_of_their_tenants_take() -> None:
+    known = Lane([load(64, "other")], usages=usage("other", 1000, 10_000, 500, 500))
+
+    assert known.counted(load()) < 12 < Lane([load(64, "other")]).counted(load())
+
+
+def stay(batch: BatchLoad, *sums: float) -> float:
+    """Seconds that the longest row is in an engine with ten seats."""
+    like = Lane(seats=10, usages=usage("acme", *sums)).of(batch).like
+    return round((1 - like.queued) * like.counted, 2)
+
+
+def test_the_longest_of_many_answers_is_longer_than_their_average() -> None:
+    """A token of an answer takes two tenths of a second: half of a hundred a second are prompts."""
+    sums = (10**6, 10**7, 10**7 / 4, 10**7 / 4)
+
+    assert stay(load(1), *sums) == pytest.approx(0.5, abs=0.02)
+    assert stay(load(2), *sums) == pytest.approx(0.75, abs=0.02)
+
+
+def test_no_answer_is_longer_than_its_limit() -> None:
+    """Of ten predicted tokens two are of the prompt; the engine makes 75 of answers a second."""
+    sums = (10**6, 10**7, 2 * 10**6, 6 * 10**6)
+
+    assert stay(load(1000), *sums) == pytest.approx(8 * 10 / 75, abs=0.02)
+
+
+def test_rows_without_answers_stay_as_long_as_their_tokens_take() -> None:
+    assert stay(load(1000), 10**6, 10**7, 10**7, 0) == pytest.approx(1.0, abs=0.02)
 
 
 def test_of_rows_that_are_on_their_way_half_the_work_is_done() -> None:
