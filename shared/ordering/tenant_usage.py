@@ -8,10 +8,16 @@ together. Redis keeps the sums for each lane (`lua/lib/pace.lua`).
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 #: What is known of rows is halved beyond so many of them.
 USAGE_ROWS = 2000
+#: A lane knows so many kinds of each tenant, and so many tenants: those that had rows last.
+USAGE_KINDS, USAGE_TENANTS = 8, 500
 #: A tenant is known by its own figures after about as many rows, as a kind is in `pace`.
 _ENOUGH_ROWS = 8.0
+
+_kinds = msgspec.json.Decoder(list[tuple[str, float, float, float, float]])
 
 
 class TenantKind(NamedTuple):
@@ -53,9 +59,9 @@ def of_all(usages: Iterable[TenantUsage]) -> TenantUsage:
 
 
 def to_usages(texts: Mapping[str, str]) -> dict[TenantKind, TenantUsage]:
-    """What the lane's hash says: by endpoint, class and tenant, the sums in their order."""
-    found = {}
-    for name, sums in texts.items():
-        endpoint, length, tenant = name.split(" ", 2)
-        found[TenantKind(f"{endpoint} {length}", tenant)] = TenantUsage(*map(float, sums.split()))
-    return found
+    """What the lane's hash says: of each tenant its kinds, each with the sums in their order."""
+    return {
+        TenantKind(kind, tenant): TenantUsage(*sums)
+        for tenant, text in texts.items()
+        for kind, *sums in _kinds.decode(text)
+    }

@@ -16,14 +16,27 @@ local function count_for_pace(lane, kind, rows, predicted, used)
 end
 
 -- Adds them to those of their tenant as well, with tokens of prompts and of answers apart. What is known
--- of many rows is halved, so that new ones count most; shared/ordering/tenant_usage.py reads it.
+-- of many rows is halved, so that new ones count most; shared/ordering/tenant_usage.py reads it. The
+-- kinds and the tenants that had no rows for longest are forgotten.
 local function learn_usage(lane, kind, tenant, sums)
-  local key, field = lane_key(lane, 'usage'), kind .. ' ' .. tenant
-  local before = words(redis.call('HGET', key, field))
-  for i, sum in ipairs(sums) do sums[i] = sum + tonumber(before[i] or 0) end
-  local scale = sums[1] > USAGE_ROWS and 2 or 1
-  for i, sum in ipairs(sums) do sums[i] = string.format('%.17g', sum / scale) end
-  redis.call('HSET', key, field, table.concat(sums, ' '))
+  local key, since = lane_key(lane, 'usage'), lane_key(lane, 'usage-since')
+  local before = redis.call('HGET', key, tenant)
+  local kinds = {{kind, unpack(sums)}}
+  for _, known in ipairs(before and cjson.decode(before) or {}) do
+    if known[1] == kind then
+      for i = 2, #known do kinds[1][i] = kinds[1][i] + known[i] end
+    elseif #kinds < USAGE_KINDS then
+      kinds[#kinds + 1] = known
+    end
+  end
+  if kinds[1][2] > USAGE_ROWS then
+    for i = 2, #kinds[1] do kinds[1][i] = kinds[1][i] / 2 end
+  end
+  redis.call('HSET', key, tenant, cjson.encode(kinds))
+  redis.call('ZADD', since, int(now_ms), tenant)
+  if redis.call('ZCARD', since) > USAGE_TENANTS then
+    redis.call('HDEL', key, redis.call('ZPOPMIN', since)[1])
+  end
 end
 
 -- Learns from the first result of a lane job how long a start takes: that of a job alone, if the engine

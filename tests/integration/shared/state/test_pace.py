@@ -1,9 +1,17 @@
 """What Redis keeps for the pace of a lane's engine, and of its starts."""
 
+import json
+
 from redis.asyncio import Redis
 
 from shared.ordering.pace import Done, Pace, kind_of, to_text
-from shared.ordering.tenant_usage import USAGE_ROWS, TenantUsage
+from shared.ordering.tenant_usage import (
+    USAGE_KINDS,
+    USAGE_ROWS,
+    USAGE_TENANTS,
+    TenantKind,
+    TenantUsage,
+)
 from shared.slices import SliceUsage
 from shared.state import State
 from tests.batches import JOB, LANE, ROWS_A_SLICE, claimed, part
@@ -53,8 +61,8 @@ async def test_of_a_tenants_many_rows_the_new_ones_count_most(
     await state.lanes.beat(LANE, JOB, rows_wanted=1, pace=to_text(_PACE))
     await _commit(state)
     key = f"{namespace}lane:{LANE}:usage"
-    [name] = await redis.hkeys(key)
-    await redis.hset(key, name, f"{USAGE_ROWS} 4000 2000 1000")
+    [[kind, *_]] = json.loads(await redis.hget(key, "acme") or "")
+    await redis.hset(key, "acme", json.dumps([[kind, USAGE_ROWS, 4000, 2000, 1000]]))
 
     await _commit(state)
 
@@ -64,6 +72,54 @@ async def test_of_a_tenants_many_rows_the_new_ones_count_most(
         1300,
         525,
     )
+
+
+async def _usages(state: State) -> list[TenantKind]:
+    return sorted((await state.lanes.outlook(LANE)).usages)
+
+
+async def _knowing_a_pace(state: State) -> None:
+    await state.lanes.open_job(LANE, "", JOB)
+    await state.lanes.beat(LANE, JOB, rows_wanted=1, pace=to_text(_PACE))
+
+
+async def test_of_a_tenant_the_kinds_are_kept_that_had_rows_last(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    await _knowing_a_pace(state)
+    await _commit(state)
+    [own] = await _usages(state)
+    others = [f"kind {number}" for number in range(USAGE_KINDS)]
+    key = f"{namespace}lane:{LANE}:usage"
+    await redis.hset(key, "acme", json.dumps([[kind, 1, 2, 3, 4] for kind in others]))
+
+    await _commit(state)
+
+    assert {one.kind for one in await _usages(state)} == {own.kind, *others[:-1]}
+
+    await redis.hset(
+        key, "acme", json.dumps([[kind, 1, 2, 3, 4] for kind in [*others[1:], own.kind]])
+    )
+    await _commit(state)
+
+    assert {one.kind for one in await _usages(state)} == {own.kind, *others[1:]}
+
+
+async def test_the_tenants_are_kept_that_had_rows_last(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    await _knowing_a_pace(state)
+    names = [f"tenant-{number}" for number in range(USAGE_TENANTS)]
+    text = json.dumps([["kind 1", 1, 2, 3, 4]])
+    await redis.hset(f"{namespace}lane:{LANE}:usage", mapping=dict.fromkeys(names, text))
+    since = {name: 1000 + number for number, name in enumerate(names)}
+    await redis.zadd(f"{namespace}lane:{LANE}:usage-since", since)
+
+    for _ in range(2):
+        await _commit(state)
+
+    assert {one.tenant for one in await _usages(state)} == {"acme", *names[1:]}
+    assert await redis.zcard(f"{namespace}lane:{LANE}:usage-since") == USAGE_TENANTS
 
 
 async def test_the_time_of_a_start_is_learned_and_outlives_the_job(

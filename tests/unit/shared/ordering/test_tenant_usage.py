@@ -12,8 +12,11 @@ def test_a_tenant_is_known_by_its_own_rows_after_a_few() -> None:
 
 
 def test_sums_are_read_as_the_commits_write_them() -> None:
-    assert to_usages({"/v1/chat/completions 4 acme": "10 4000 1000 500.5"}) == {
-        TenantKind("/v1/chat/completions 4", "acme"): TenantUsage(10, 4000, 1000, 500.5)
+    text = '[["/v1/chat/completions 4",10,4000,1000,500.5],["/v1/embeddings 2",1,9,8,0]]'
+
+    assert to_usages({"acme": text}) == {
+        TenantKind("/v1/chat/completions 4", "acme"): TenantUsage(10, 4000, 1000, 500.5),
+        TenantKind("/v1/embeddings 2", "acme"): TenantUsage(1, 9, 8, 0),
     }
 
 
