@@ -210,6 +210,8 @@ class Lanes:
             pipe.hgetall(self._key(lane, "usage"))
             ids, claims, ended, usage = await pipe.execute()
         slices = Counter(_batch_of(member) for member in claims)
+        model, _, pool = lane.rpartition("@")
+        inside = await self._engines.rows_inside({lane, f"{model}@{job.runs_on or pool}"})
         running: list[BatchLoad] = []
         for first in range(0, len(ids), _BATCHES):
             some = ids[first : first + _BATCHES]
@@ -218,7 +220,9 @@ class Lanes:
                     fields = (*_LOAD_FIELDS, *rows_left_fields(lane))
                     pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
                 running += [
-                    _load(batch_id, lane, record, slices[batch_id])
+                    _load(batch_id, lane, record, slices[batch_id])._replace(
+                        in_engine=inside.get(batch_id)
+                    )
                     for batch_id, record in zip(some, await pipe.execute(), strict=True)
                     # The batch may have been forgotten meanwhile.
                     if record[0] is not None

@@ -35,7 +35,9 @@ local function learn_usage(lane, kind, tenant, sums)
   redis.call('HSET', key, tenant, cjson.encode(kinds))
   redis.call('ZADD', since, int(now_ms), tenant)
   if redis.call('ZCARD', since) > USAGE_TENANTS then
-    redis.call('HDEL', key, redis.call('ZPOPMIN', since)[1])
+    local oldest = redis.call('ZRANGE', since, 0, 0)[1]
+    redis.call('ZREM', since, oldest)
+    redis.call('HDEL', key, oldest)
   end
 end
 

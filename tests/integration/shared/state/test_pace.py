@@ -2,9 +2,11 @@
 
 import json
 
+from msgspec import structs
 from redis.asyncio import Redis
 
 from shared.ordering.pace import Done, Pace, kind_of, to_text
+from shared.ordering.rows_in_engine import RowsInEngine
 from shared.ordering.tenant_usage import (
     USAGE_KINDS,
     USAGE_ROWS,
@@ -14,7 +16,8 @@ from shared.ordering.tenant_usage import (
 )
 from shared.slices import SliceUsage
 from shared.state import State
-from tests.batches import JOB, LANE, ROWS_A_SLICE, claimed, part
+from tests.batches import JOB, LANE, ROWS_A_SLICE, claimed, in_progress, part
+from tests.fleet_counts import REPLICA
 
 _PACE = Pace().learn({"": Done(100, 10_000, 5_000)}, 100.0)
 _USAGE = SliceUsage(ROWS_A_SLICE, 0, 700, 100, 50, 0)
@@ -163,3 +166,35 @@ async def test_the_pace_outlives_the_job_that_measured_it(state: State) -> None:
     await state.lanes.open_job(LANE, JOB, "job-2")
 
     assert (await state.lanes.job(LANE)).pace == pace
+
+
+async def test_how_far_rows_are_is_what_all_replicas_of_the_engine_said_just_now(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    batch_id = await in_progress(state)
+    await _knowing_a_pace(state)
+    await state.lanes.beat(LANE, JOB, rows_wanted=1, pace=to_text(_PACE), runs_on="elsewhere")
+    rows = {batch_id: RowsInEngine(3, 30, inside=2, made=8)}
+    one, other, silent = (
+        structs.replace(REPLICA, replica=name, batches=rows) for name in ("one", "other", "silent")
+    )
+    await state.engines.count(LANE, [one, silent])
+    await state.engines.count("m@elsewhere", [other])
+    key = f"{namespace}lane:{LANE}:numbers"
+    _, _, numbers = (await redis.hget(key, "silent") or "").partition(" ")
+    await redis.hset(key, "silent", f"1000 {numbers}")
+
+    [load] = (await state.lanes.outlook(LANE)).running
+
+    assert load.in_engine == RowsInEngine(6, 60, inside=4, made=16)
+    assert load.rows_open == 2 * ROWS_A_SLICE - 6
+
+
+async def test_of_a_batch_that_no_engine_has_nothing_is_said(state: State) -> None:
+    await in_progress(state)
+    await _knowing_a_pace(state)
+    await state.engines.count(LANE, [REPLICA])
+
+    [load] = (await state.lanes.outlook(LANE)).running
+
+    assert load.in_engine is None

@@ -18,6 +18,7 @@ from shared.ordering.outlook import (
     new_load,
 )
 from shared.ordering.pace import Done, Pace, TokensOfRows
+from shared.ordering.rows_in_engine import RowsInEngine
 from shared.ordering.tenant_usage import TenantKind, TenantUsage
 
 CHAT = "/v1/chat/completions"
@@ -148,6 +149,67 @@ def test_of_rows_that_are_on_their_way_half_the_work_is_done() -> None:
     waiting, under_way = (load(rows_left=50, used=500.0, rows_claimed=n) for n in (0, 50))
 
     assert Lane().counted(under_way) == pytest.approx(Lane().counted(waiting) / 2, rel=0.01)
+
+
+#: Rows of the tenant `acme` have an answer of five tokens, without any of a prompt.
+ANSWERS = usage("acme", 10**6, 10**7, 0, 5 * 10**6)
+
+
+def test_rows_that_the_engine_has_answered_are_no_work() -> None:
+    """A hundred rows are left, of which sixty are answered, and none is in the engine."""
+    batch = load(200, rows_left=100, used=500.0)
+    told = batch._replace(in_engine=RowsInEngine(160, 160 * 5))
+    lane = Lane(usages=ANSWERS)
+
+    assert told.rows_open == 40
+    work = [like.queued * like.counted for like in (lane.of(batch).like, lane.of(told).like)]
+    assert work[1] == pytest.approx(0.4 * work[0], rel=0.05)
+
+
+def test_rows_of_others_that_the_engine_has_answered_are_no_work() -> None:
+    other = load(200, "other", rows_left=100)
+    told = other._replace(in_engine=RowsInEngine(160, 160 * 10))
+
+    assert Lane([told]).counted(load()) < Lane([other]).counted(load())
+
+
+def test_results_that_an_engine_does_not_know_count_all_the_same() -> None:
+    """It has started since, or another one has had the rows."""
+    assert load(rows_left=60, in_engine=RowsInEngine(5, 50)).rows_open == 60
+
+
+def test_what_an_engine_has_inside_is_not_answered() -> None:
+    """A row may be answered several times, because an answer did not fit."""
+    assert load(rows_left=60, in_engine=RowsInEngine(130, 50, inside=10)).rows_open == 10
+
+
+def stay_of_last(made: int, inside: int) -> float:
+    """Seconds until the last row has left an engine with a hundred seats; no row waits."""
+    batch = load(rows_left=50, used=250.0)
+    batch = batch._replace(in_engine=RowsInEngine(100 - inside, 450, inside, made * inside))
+    like = Lane(seats=100, usages=ANSWERS).of(batch).like
+    assert like.waiting == like.queued == 0
+    return like.counted
+
+
+def test_when_all_rows_have_begun_the_longest_is_in_the_engine_for_its_limit_at_most() -> None:
+    """An answer has ten tokens at most, of which each takes a second here."""
+    assert stay_of_last(made=8, inside=10) == pytest.approx(2, abs=0.1)
+    assert stay_of_last(made=6, inside=10) == pytest.approx(4, abs=0.1)
+
+
+def test_when_all_rows_have_begun_the_last_of_few_is_soon_done() -> None:
+    assert stay_of_last(made=1, inside=1) < stay_of_last(made=1, inside=3)
+
+
+def test_an_answer_that_is_longer_than_its_limit_does_not_end_before_now() -> None:
+    assert stay_of_last(made=50, inside=2) == pytest.approx(1, abs=0.1)
+
+
+def test_the_last_answers_still_have_to_be_stored() -> None:
+    batch = load(rows_left=50, used=250.0, in_engine=RowsInEngine(100, 500))
+
+    assert Lane(usages=ANSWERS).of(batch).like.counted == pytest.approx(0.5, abs=0.01)
 
 
 def test_the_pace_of_its_own_kind_counts() -> None:
