@@ -29,8 +29,8 @@ from shared.ordering.outlook import (
     Stage,
 )
 from shared.ordering.pace import Done, Pace, kind_of
-from shared.ordering.rows_in_engine import LOOK_SECONDS, RowsInEngine
 from shared.ordering.tenant_usage import USAGE_ROWS, TenantKind, TenantUsage
+from shared.rows_in_engine import LOOK_SECONDS, RowsInEngine
 from worker.pace_meter import PaceMeter
 
 _ENDPOINT = "/v1/chat/completions"

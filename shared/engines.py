@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from shared.engine_starts import Start
-from shared.ordering.rows_in_engine import RowsInEngine
+from shared.rows_in_engine import RowsInEngine
 
 #: `waiting`: no machine of its pool has room for it. `asleep`: it is deployed, and starts with the
 #: next row.

@@ -13,9 +13,9 @@ from shared.input.beginnings import BLOCK_TOKENS
 from shared.ordering.deadlines import Deadline, urgent
 from shared.ordering.line import Line
 from shared.ordering.prefix_cache import PrefixCache
-from shared.ordering.rows_in_engine import TOLD_BATCHES, RowsInEngine
 from shared.ordering.shares import Shares
 from shared.ordering.work import Work
+from shared.rows_in_engine import TOLD_BATCHES, RowsInEngine
 from shared.slices import SliceUsage
 from worker.engine_seats import Capacity
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from shared.errors import BatchyardError
-from shared.ordering.rows_in_engine import RowsInEngine, together
 from shared.ordering.work import Work
+from shared.rows_in_engine import RowsInEngine, together
 from shared.slices import SliceUsage
 from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_numbers import CoreNumbers

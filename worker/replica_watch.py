@@ -12,7 +12,7 @@ import structlog
 
 from shared.catalog import Lane
 from shared.errors import TransientError
-from shared.ordering.rows_in_engine import LOOK_SECONDS
+from shared.rows_in_engine import LOOK_SECONDS
 from shared.state import State
 from worker.lane_engines import LaneEngines
 

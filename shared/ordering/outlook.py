@@ -18,8 +18,8 @@ from math import ceil, log, log2
 from typing import Literal, NamedTuple
 
 from shared.ordering.pace import KindPace, Pace, TokensOfRows, kind_of
-from shared.ordering.rows_in_engine import RowsInEngine
 from shared.ordering.tenant_usage import TenantKind, TenantUsage, of_all
+from shared.rows_in_engine import RowsInEngine
 
 #: A batch's priority if none is asked for.
 DEFAULT_PRIORITY = 5

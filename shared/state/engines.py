@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.engines import EngineRecord, EngineSeconds, ReplicaNumbers
-from shared.ordering.rows_in_engine import FRESH_SECONDS, RowsInEngine, together
+from shared.rows_in_engine import FRESH_SECONDS, RowsInEngine, together
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 

@@ -3,8 +3,8 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.ordering.rows_in_engine import RowsInEngine
 from shared.ordering.work import Work
+from shared.rows_in_engine import RowsInEngine
 from shared.slices import SliceUsage
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, GivenBackError, WithdrawnError

@@ -6,7 +6,6 @@ from msgspec import structs
 from redis.asyncio import Redis
 
 from shared.ordering.pace import Done, Pace, kind_of, to_text
-from shared.ordering.rows_in_engine import RowsInEngine
 from shared.ordering.tenant_usage import (
     USAGE_KINDS,
     USAGE_ROWS,
@@ -14,6 +13,7 @@ from shared.ordering.tenant_usage import (
     TenantKind,
     TenantUsage,
 )
+from shared.rows_in_engine import RowsInEngine
 from shared.slices import SliceUsage
 from shared.state import State
 from tests.batches import JOB, LANE, ROWS_A_SLICE, claimed, in_progress, part

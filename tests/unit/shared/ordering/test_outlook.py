@@ -18,8 +18,8 @@ from shared.ordering.outlook import (
     new_load,
 )
 from shared.ordering.pace import Done, Pace, TokensOfRows
-from shared.ordering.rows_in_engine import RowsInEngine
 from shared.ordering.tenant_usage import TenantKind, TenantUsage
+from shared.rows_in_engine import RowsInEngine
 
 CHAT = "/v1/chat/completions"
 #: A hundred tokens a second, ten of them a row.
