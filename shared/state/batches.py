@@ -6,6 +6,7 @@ from math import inf
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from redis.exceptions import ResponseError
 
 from shared.errors import NotFoundError, TransientError
 from shared.lifecycle import Status
@@ -47,6 +48,7 @@ class NewBatch(NamedTuple):
     input_file: Mapping[str, str | int] | None = None
     reply: Mapping[str, str] | None = None
     start: Start | None = None
+    submission: str | None = None
 
 
 class Told(NamedTuple):
@@ -101,11 +103,14 @@ class Batches:
         )
         return outcome
 
-    async def accept_pack(self, prefix: str, batches: Sequence[NewBatch]) -> list[PackedAcceptance]:
+    async def accept_pack(
+        self, prefix: str, batches: Sequence[NewBatch]
+    ) -> list[PackedAcceptance | ResponseError]:
         """Accept the batches of a pack that was reserved under `prefix`, in one step.
 
         A batch with a plan starts at once if its tenant's queue has room. The pack is kept if it
-        contains a new batch; otherwise it becomes garbage.
+        contains a new batch; otherwise it becomes garbage. A batch that Redis cannot write is not
+        there, and has Redis's error as its outcome.
         """
         params = [msgspec.json.encode(_accept_params(batch)) for batch in batches]
         outcomes: list[Any] = await self._scripts.run("accept_pack", prefix, *params)
@@ -117,7 +122,8 @@ class Batches:
             )
             return found
 
-        return await self._away.all_found([one.id for one in batches], outcomes, "away", again)
+        found = await self._away.all_found([one.id for one in batches], outcomes, "away", again)
+        return [ResponseError(one) if one.startswith("failed: ") else one for one in found]
 
     async def predict(self, told: Sequence[Told]) -> None:
         """Keep what is predicted of these batches, of those that run."""
@@ -252,6 +258,8 @@ def _accept_params(batch: NewBatch) -> dict[str, Any]:
     }
     if batch.input_file:
         params["file"] = batch.input_file
+    if batch.submission:
+        params["submission"] = batch.submission
     if batch.reply:
         params["reply"] = batch.reply
     if batch.start:
