@@ -13,8 +13,8 @@ from shared.tasks import end
 
 #: While one write is on its way, another one begins.
 _WRITES_AT_ONCE = 2
-#: The script that creates them blocks Redis while it runs.
-_MAX_BATCHES = 32
+#: So many are created in one step of Redis.
+_MAX_BATCHES = 16
 
 _Waiting = tuple[Manifest, asyncio.Future[Accepted]]
 

@@ -1,14 +1,25 @@
 -- needs: acceptance, away, event, quota, slice, transition
 -- Creates the batches whose manifests are in one pack, each as `accept` does. A batch that
 -- brings its plan starts at once if its tenant's queue has room.
--- ARGV: the pack's reserved prefix ('' if all batches exist), then a JSON object for each batch: id,
--- fingerprint, fields (empty for a batch that exists), and optionally file, submission, reply, start
+-- ARGV: the pack's reserved prefix ('' if all batches exist), the ids of batches of the same pack that
+-- calls before this one were about, then a JSON object for each batch: id, fingerprint, fields (empty for a batch that exists), and optionally file, submission, reply, start
 -- {plan, lane, slices, fields, requests, tokens}
 -- Returns for each 'accepted', 'started', 'duplicate', 'conflict', 'away', 'gone' if it would be new
 -- but the reservation has ended, or 'failed: ' with Redis's error, which fails no other batch.
 local prefix = ARGV[1]
-local is_kept = redis.call('ZREM', ns .. 'garbage', prefix) == 1
+local is_reserved = redis.call('ZREM', ns .. 'garbage', prefix) == 1
 local outcomes, is_used = {}, false
+
+-- Whether the batch was made of this pack, which is kept for it.
+local function has_used(id)
+  for _, key in ipairs(redis.call('HMGET', batch_key(id), 'key', 'pack')) do
+    if key and prefix ~= '' and string.sub(key, 1, #prefix) == prefix then return true end
+  end
+  return false
+end
+
+local is_kept = is_reserved
+for _, id in ipairs(words(ARGV[2])) do is_kept = is_kept or has_used(id) end
 
 local function start(id, params)
   if exceeded_quota(id, params.fields, params.requests, params.tokens) then return false end
@@ -47,6 +58,6 @@ local function accept_alone(batch)
   return 'failed: ' .. (type(outcome) == 'table' and outcome.err or tostring(outcome))
 end
 
-for i = 2, #ARGV do outcomes[#outcomes + 1] = accept_alone(cjson.decode(ARGV[i])) end
-if is_kept and not is_used then redis.call('ZADD', ns .. 'garbage', now, prefix) end
+for i = 3, #ARGV do outcomes[#outcomes + 1] = accept_alone(cjson.decode(ARGV[i])) end
+if is_reserved and not is_used then redis.call('ZADD', ns .. 'garbage', now, prefix) end
 return outcomes
