@@ -2,8 +2,8 @@
 
 The lane of `simulated_fleet` runs batches of ten tenants, of 10 to 3,000 rows, whose answers have
 other lengths than are predicted. The estimator is the product's, and knows what the product knows:
-results by slice, the engine's pace as a lane job measures it, and how earlier batches ended. The
-engine is a model with the rates of a 7B model on one H100.
+results by slice, how far rows are as the engine says every second, its pace as a lane job measures
+it, and how earlier batches ended. The engine is a model with the rates of a 7B model on one H100.
 """
 
 import argparse
@@ -29,6 +29,8 @@ from shared.ordering.outlook import (
     Stage,
 )
 from shared.ordering.pace import Done, Pace, kind_of
+from shared.ordering.tenant_usage import USAGE_ROWS, TenantKind, TenantUsage
+from shared.rows_in_engine import LOOK_SECONDS, RowsInEngine
 from worker.pace_meter import PaceMeter
 
 _ENDPOINT = "/v1/chat/completions"
@@ -39,7 +41,7 @@ JUDGED = 200
 #: Part of the engine's time that the batches need.
 LOADS = (0.5, 0.7, 0.9)
 #: The weights of the estimator were found on the seeds 1, 5, 6, 21 and 22.
-SEEDS = (41, 42, 43, 44, 45)
+SEEDS = (51, 52, 53, 54, 55)
 
 
 class Moment(NamedTuple):
@@ -61,8 +63,9 @@ class _Seen:
         self.kind = kind_of(_ENDPOINT, int(self.tokens), len(batch.rows))
         self.starts = [one.rows.start for one in batch.slices]
         self.left = [len(one.rows) for one in batch.slices]
-        self.used_by_slice = [0.0] * len(batch.slices)
+        self.used_by_slice = [(0.0, 0.0)] * len(batch.slices)
         self.done, self.used = 0, 0.0
+        self.answered = self.answer_tokens = 0
         self.was_looked_at = False
 
 
@@ -79,7 +82,9 @@ class WatchedFleet(Fleet):
         self._meter = PaceMeter(seats=model.seats)
         self._meter.measure({}, 0.0, rows_claimed=0, is_running=True, known=Pace())
         self._done: dict[str, Done] = {}
-        self._beat_at = 0.0
+        self._usages: dict[TenantKind, TenantUsage] = {}
+        self._beat_at = self._told_at = 0.0
+        self._told: dict[str, RowsInEngine] = {}
 
     def _submit(self, batch: Batch) -> None:
         self._seen[batch.id] = _Seen(batch)
@@ -92,19 +97,27 @@ class WatchedFleet(Fleet):
         number = bisect_right(seen.starts, ended.place) - 1
         seen.left[number] -= 1
         row = ended.row
-        seen.used_by_slice[number] += row.prompt_tokens - ended.cached + row.output_tokens
+        prompts, answers = seen.used_by_slice[number]
+        prompts += row.prompt_tokens - ended.cached
+        seen.used_by_slice[number] = prompts, answers + row.output_tokens
+        seen.answered += 1
+        seen.answer_tokens += row.output_tokens
         super()._finish(ended)
+        self._tell()
         if not seen.left[number]:
             self._commit(batch, seen, number)
 
     def _commit(self, batch: Batch, seen: _Seen, number: int) -> None:
         slice_ = batch.slices[number]
-        rows, used = len(slice_.rows), seen.used_by_slice[number]
+        rows, used = len(slice_.rows), sum(seen.used_by_slice[number])
         seen.done, seen.used = seen.done + rows, seen.used + used
         kind = kind_of(_ENDPOINT, int(slice_.tokens), rows)
         before = self._done.get(kind, Done())
         new = (rows, slice_.tokens, used)
         self._done[kind] = Done(*(old + more for old, more in zip(before, new, strict=True)))
+        whose = TenantKind(kind, batch.tenant)
+        sums = (rows, slice_.tokens, *seen.used_by_slice[number])
+        self._usages[whose] = _after(self._usages.get(whose, TenantUsage()), TenantUsage(*sums))
         is_over = seen.done == len(batch.rows)
         if not seen.was_looked_at and seen.done >= LATER * len(batch.rows) and not is_over:
             seen.was_looked_at = True
@@ -126,9 +139,25 @@ class WatchedFleet(Fleet):
                 known=Pace(),
             )
 
+    def _tell(self) -> None:
+        """What the engine says every second."""
+        if self.now - self._told_at < LOOK_SECONDS:
+            return
+        self._told_at = self.now
+        inside: defaultdict[str, list[float]] = defaultdict(list)
+        for one in self._running:
+            left = one.finishes_at - self._decoded
+            inside[one.batch.id].append(one.row.output_tokens - left)
+        self._told = {}
+        for batch_id in self._batches:
+            seen, made = self._seen[batch_id], inside[batch_id]
+            self._told[batch_id] = RowsInEngine(
+                seen.answered, seen.answer_tokens, len(made), int(sum(made))
+            )
+
     def _note(self, stage: Stage, batch: Batch) -> None:
         running = [self._load(one) for one in self._batches.values()]
-        lane = LaneOutlook(self._meter.pace, self._model.seats, running)
+        lane = LaneOutlook(self._meter.pace, self._model.seats, running, usages=dict(self._usages))
         self._noted[batch.id].append((stage, lane, self._load(batch), self.now))
 
     def _load(self, batch: Batch) -> BatchLoad:
@@ -147,7 +176,15 @@ class WatchedFleet(Fleet):
             tokens=seen.tokens,
             used=seen.used,
             priority=batch.priority,
+            in_engine=self._told.get(batch.id),
         )
+
+
+def _after(before: TenantUsage, more: TenantUsage) -> TenantUsage:
+    """As `lua/lib/pace.lua` adds and forgets."""
+    sums = [old + new for old, new in zip(before, more, strict=True)]
+    scale = 2 if sums[0] > USAGE_ROWS else 1
+    return TenantUsage(*(one / scale for one in sums))
 
 
 def _limit(limit: int, _: Row) -> float:

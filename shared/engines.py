@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from shared.engine_starts import Start
+from shared.rows_in_engine import RowsInEngine
 
 #: `waiting`: no machine of its pool has room for it. `asleep`: it is deployed, and starts with the
 #: next row.
@@ -102,8 +103,10 @@ class ReplicaNumbers(msgspec.Struct, frozen=True, kw_only=True):
     #: Sequences that vLLM computes, and those that it has and does not.
     running: int
     waiting: int
-    #: An older version has deployed replicas that do not tell it.
+    #: An older version has deployed replicas that do not tell these.
     start: Start | None = None
+    #: How far the rows of batches are.
+    batches: Mapping[str, RowsInEngine] = {}
 
 
 def innermost_reason(message: str) -> str:

@@ -382,6 +382,7 @@ class BatchServer(LLMServer):
             idle_micros=idle,
             **self._meter.numbers._asdict(),
             start=self.clock.start,
+            batches=self._entrance.rows_of_batches(),
         )
 
     async def door(self) -> Door | None:

@@ -15,6 +15,7 @@ from shared.ordering.line import Line
 from shared.ordering.prefix_cache import PrefixCache
 from shared.ordering.shares import Shares
 from shared.ordering.work import Work
+from shared.rows_in_engine import TOLD_BATCHES, RowsInEngine
 from shared.slices import SliceUsage
 from worker.engine_seats import Capacity
 
@@ -186,6 +187,13 @@ class EngineQueue:
         self._line.shares.charge(work.tenant, tokens - row.charged)
         self._line.lengths.note(work.batch_id, work.kind, usage.output_tokens // max(1, row.seated))
         self._token_rate.note(tokens, now)
+
+    def answered(self) -> dict[str, RowsInEngine]:
+        """How many rows of the last batches have an answer, and how long these are."""
+        return {
+            batch_id: RowsInEngine(answered, tokens)
+            for batch_id, answered, tokens in self._line.lengths.latest(TOLD_BATCHES)
+        }
 
     def _forget_given_up(self) -> None:
         for batch_id, numbers in self._given_up.items():

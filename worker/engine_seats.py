@@ -175,6 +175,11 @@ class Seats:
     def in_use(self) -> int:
         return len(self._seated)
 
+    def made(self, id_: str) -> int:
+        """Tokens of its answer so far; 0 for a sequence without a seat."""
+        seated = self._seated.get(id_)
+        return 0 if seated is None else seated.made
+
     @property
     def of_batches(self) -> int:
         """How many sequences of batches have a seat."""

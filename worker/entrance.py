@@ -14,6 +14,7 @@ import structlog
 
 from shared.errors import BatchyardError
 from shared.ordering.work import Work
+from shared.rows_in_engine import RowsInEngine, together
 from shared.slices import SliceUsage
 from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_numbers import CoreNumbers
@@ -260,6 +261,17 @@ class Entrance:
     def settle(self, guest: Guest) -> float:
         """The engine's seconds of a row that has its answer. Nobody else has them."""
         return self._ledger.settle(guest.row, time.monotonic())
+
+    def rows_of_batches(self) -> dict[str, RowsInEngine]:
+        """How far the rows of each batch are: of those with rows inside, and of the last ones."""
+        found = self._queue.answered()
+        for guest in self._guests:
+            if guest.had_seat:
+                batch_id = guest.row.work.batch_id
+                made = max(map(self._seats.made, guest.sequences), default=0)
+                known = found.get(batch_id, RowsInEngine())
+                found[batch_id] = together([known, RowsInEngine(inside=1, made=made)])
+        return found
 
     def uses(self) -> Uses:
         """All of the engine's seconds since its start, by their use."""

@@ -1,4 +1,6 @@
-"""Asks the replicas of a lane's engines what they have counted, and records it for metrics.
+"""Asks the replicas of a lane's engines what they have counted, and how far rows are.
+
+It is recorded for metrics, and for predictions.
 
 The way is the one that rows take: over Ray, with its token. No replica has a port for it.
 """
@@ -10,13 +12,11 @@ import structlog
 
 from shared.catalog import Lane
 from shared.errors import TransientError
+from shared.rows_in_engine import LOOK_SECONDS
 from shared.state import State
 from worker.lane_engines import LaneEngines
 
 log = structlog.get_logger()
-
-#: How often replicas are asked.
-LOOK_SECONDS = 5.0
 
 
 class ReplicaWatch:

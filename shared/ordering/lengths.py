@@ -1,6 +1,8 @@
 """How long answers are, learned for each batch and kind of row while the batch runs. Pure."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice
 from math import inf
 
 _POWERS = 24
@@ -26,6 +28,8 @@ class Lengths:
         #: Answers and their tokens, by batch and kind.
         self._sums: dict[str, dict[int, tuple[int, int]]] = {}
         self._longest: dict[str, int] = {}
+        #: Tokens of all answers, by batch.
+        self._tokens: dict[str, int] = {}
 
     def note(self, batch_id: str, kind: int, tokens: int) -> None:
         """An answer of this length has come."""
@@ -37,10 +41,16 @@ class Lengths:
         count, total = sums.get(kind, (0, 0))
         sums[kind] = count + 1, total + tokens
         self._longest[batch_id] = max(tokens, self._longest.get(batch_id, 0))
+        self._tokens[batch_id] = self._tokens.get(batch_id, 0) + tokens
         self._kinds.move_to_end(batch_id)
         if len(self._kinds) > _MAX_BATCHES:
             oldest, _ = self._kinds.popitem(last=False)
-            del self._all[oldest], self._sums[oldest], self._longest[oldest]
+            del self._all[oldest], self._sums[oldest], self._longest[oldest], self._tokens[oldest]
+
+    def latest(self, batches: int) -> Iterator[tuple[str, int, int]]:
+        """So many batches at most that had an answer last, with its answers and their tokens."""
+        for batch_id in islice(reversed(self._kinds), batches):
+            yield batch_id, sum(self._all[batch_id]), self._tokens[batch_id]
 
     def average(self, batch_id: str, kind: int) -> float | None:
         """Tokens of an average answer of the kind; None before the first one."""

@@ -12,11 +12,14 @@ What another tenant has counts in steps of a factor of two, so that no answer me
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import ceil, log, log2
 from typing import Literal, NamedTuple
 
 from shared.ordering.pace import KindPace, Pace, TokensOfRows, kind_of
+from shared.ordering.tenant_usage import TenantKind, TenantUsage, of_all
+from shared.rows_in_engine import RowsInEngine
 
 #: A batch's priority if none is asked for.
 DEFAULT_PRIORITY = 5
@@ -39,6 +42,9 @@ _FULL = 2.0
 _ON_THE_WAY = 0.5
 #: Of what a batch is counted for, so that nothing is counted as nothing.
 _LEAST_SECONDS = 1e-3
+#: However near the last answer is, its slice has its result no sooner. Without it, what a few
+#: batches took beside next to nothing would make ranges without end.
+_COMMIT_SECONDS = 0.5
 
 #: What the pace is from: the batch's own rows, rows of its kind, or all rows of the lane.
 Source = Literal["batch", "kind", "lane"]
@@ -63,6 +69,8 @@ class BatchLoad(NamedTuple):
     #: When its window closes, in Unix seconds, and on how many lanes it runs.
     expires_at: float = 0.0
     lanes: int = 1
+    #: What its lane's engine said of its rows a moment ago; None if it says nothing.
+    in_engine: RowsInEngine | None = None
 
     @property
     def done(self) -> float:
@@ -73,6 +81,13 @@ class BatchLoad(NamedTuple):
     def tokens_left(self) -> float:
         """What is predicted for its rows without a result."""
         return self.tokens * self.rows_left / self.rows if self.rows else 0.0
+
+    @property
+    def rows_open(self) -> int:
+        """Its rows that are not answered yet: a row has its result only when its slice has."""
+        if self.in_engine is None:
+            return self.rows_left
+        return min(self.rows_left, max(self.in_engine.inside, self.rows - self.in_engine.answered))
 
     @property
     def waiting(self) -> float:
@@ -145,6 +160,8 @@ class LaneOutlook(NamedTuple):
     ended: Sequence[Ended] = ()
     #: Seconds until the engine can run rows; 0 if it can now.
     starts_in: float = 0.0
+    #: What rows took by kind and tenant; empty before the lane has committed any.
+    usages: Mapping[TenantKind, TenantUsage] = {}
 
 
 class Range(NamedTuple):
@@ -184,6 +201,7 @@ class Foresight:
         self._weights = weights
         self._is_known = lane.pace.whole is not None
         self._whole = lane.pace.whole or KindPace()
+        self._usage = of_all(lane.usages.values())
         self._queues: defaultdict[tuple[str, int], _Queue] = defaultdict(_Queue)
         self._tokens: Counter[str] = Counter()
         self._rows = 0
@@ -191,7 +209,7 @@ class Foresight:
             tokens = self._tokens_left(batch)
             self._queues[batch.tenant, batch.priority].add(tokens)
             self._tokens[batch.tenant] += round(tokens)
-            self._rows += batch.rows_left
+            self._rows += batch.rows_open
         self._own = {batch.id for batch in lane.running}
         self._ended: dict[Stage, list[Ended]] = {
             stage: [one for one in lane.ended if one.like.stage == stage]
@@ -222,16 +240,21 @@ class Foresight:
     def _likeness(self, batch: BatchLoad) -> Likeness:
         stage: Stage = "running" if batch.done >= LATER else "new"
         work = self._work(batch)
-        # A full engine has each row for as long as it takes to compute one row for each seat.
-        in_engine = self._lane.seats * self._seconds_per_row(batch)
+        waiting = batch.waiting
+        if stage == "new":
+            in_engine = self._longest_stay(batch)
+        elif batch.in_engine is None:
+            # Its longest rows may have begun long ago, and the average is nearer to what is left.
+            in_engine = self._average_stay(batch)
+            work *= _ON_THE_WAY + (1 - _ON_THE_WAY) * waiting
+        else:
+            waiting = max(0, batch.rows_open - batch.in_engine.inside) / max(1, batch.rows_open)
+            in_engine = max(_COMMIT_SECONDS, self._longest_stay(batch))
+            work *= waiting
         counted = work + in_engine + _LEAST_SECONDS
-        queued = work / counted
-        if stage == "running":
-            part = _ON_THE_WAY + (1 - _ON_THE_WAY) * batch.waiting
-            counted = part * work + in_engine + _LEAST_SECONDS
-        others = self._rows - (batch.rows_left if batch.id in self._own else 0)
+        others = self._rows - (batch.rows_open if batch.id in self._own else 0)
         load = min(_FULL, _step(others) / self._lane.seats)
-        return Likeness(batch.tenant, stage, counted, queued, load, batch.waiting, batch.rows)
+        return Likeness(batch.tenant, stage, counted, work / counted, load, waiting, batch.rows)
 
     def _work(self, batch: BatchLoad) -> float:
         """Seconds of the engine until the batch is through, if nothing else comes."""
@@ -252,20 +275,59 @@ class Foresight:
         return own_seconds + theirs * self._whole.seconds_per_token
 
     def _tokens_left(self, batch: BatchLoad) -> float:
-        """Tokens that the rows without a result will take."""
+        """Tokens that the rows without an answer will take."""
         found = self._pace_of(batch)
         if not batch.tokens:
-            return batch.rows_left * found.used / found.rows
-        ratio, done = found.used / found.predicted, batch.tokens * batch.done
+            return batch.rows_open * found.used / found.rows
+        usage = self._usage_of(batch) or TenantUsage()
+        ratio = usage.ratio(found.used / found.predicted)
+        left = batch.tokens * batch.rows_open / batch.rows
+        done = batch.tokens - left
         if batch.used is not None:
             # What its own rows took counts as soon as there are some.
             prior = 0.02 * batch.tokens
-            ratio = (batch.used + prior * ratio) / (done + prior)
-        return (batch.tokens - done) * ratio
+            used = batch.used + self._used_without_result(batch, usage)
+            ratio = (used + prior * ratio) / (done + prior)
+        return left * ratio
 
-    def _seconds_per_row(self, batch: BatchLoad) -> float:
-        tokens = self._tokens_left(batch) / max(1, batch.rows_left)
-        return tokens * self._pace_of(batch).seconds_per_token
+    def _used_without_result(self, batch: BatchLoad, usage: TenantUsage) -> float:
+        """Tokens of the rows that are answered, and whose slice is not done yet."""
+        rows, told = batch.rows_left - batch.rows_open, batch.in_engine
+        if not rows or told is None or not told.answered:
+            return 0.0
+        prompts = usage.prompts / usage.rows if usage.rows else 0.0
+        return rows * (told.answer_tokens / told.answered + prompts)
+
+    def _average_stay(self, batch: BatchLoad) -> float:
+        """Seconds that a row is in the engine.
+
+        A full engine has each for as long as it takes to compute one row for each seat.
+        """
+        tokens = self._tokens_left(batch) / max(1, batch.rows_open)
+        return self._lane.seats * tokens * self._pace_of(batch).seconds_per_token
+
+    def _longest_stay(self, batch: BatchLoad) -> float:
+        """Seconds that the row with the longest answer is still in a full engine."""
+        usage = self._usage_of(batch)
+        if usage is None or not usage.answers or not batch.tokens:
+            return self._average_stay(batch)
+        tokens = self._tokens_left(batch) / max(1, batch.rows_open)
+        answer = tokens * usage.answer_part
+        limit = batch.tokens / batch.rows - (tokens - answer)
+        told = batch.in_engine
+        if told is not None and told.inside >= batch.rows_open > 0:
+            # All of them have begun. However long an answer is, it may go on; but not for ever.
+            limit -= told.made / told.inside
+            steps = max(1.0, min(limit, _longest(answer, batch.rows_open)))
+        else:
+            rows = min(batch.rows_open - (told.inside if told else 0), self._lane.seats)
+            steps = max(answer, min(limit, _longest(answer, rows)))
+        # Each step of the engine makes a token of every answer in it.
+        answers = self._whole.used * self._usage.answer_part
+        return steps * self._lane.seats * self._whole.seconds / answers
+
+    def _usage_of(self, batch: BatchLoad) -> TenantUsage | None:
+        return self._lane.usages.get(TenantKind(batch.kind, batch.tenant))
 
     def _pace_of(self, batch: BatchLoad) -> KindPace:
         return self._lane.pace.of(batch.kind) or self._whole
@@ -312,6 +374,7 @@ def _new_strangeness(one: Likeness, other: Likeness) -> float:
         abs(log(one.counted / other.counted))
         + abs(one.queued - other.queued)
         + 2 * abs(one.load - other.load)
+        + 0.2 * abs(log(one.rows / other.rows))
         + 0.4 * (one.tenant != other.tenant)
     )
 
@@ -325,6 +388,19 @@ def _running_strangeness(one: Likeness, other: Likeness) -> float:
         + 0.2 * abs(log(one.rows / other.rows))
         + 0.8 * (one.tenant != other.tenant)
     )
+
+
+def _longest(answer: float, rows: int) -> float:
+    """Tokens to expect of the longest of so many answers, if a long one is as likely to go on.
+
+    This is the average of the largest of so many exponential lengths, the harmonic number.
+    """
+    return answer * _harmonic(max(1, rows))
+
+
+@lru_cache(maxsize=4096)
+def _harmonic(number: int) -> float:
+    return sum(1 / one for one in range(1, number + 1))
 
 
 def _quantile(ordered: Sequence[float], part: float) -> float:

@@ -1,12 +1,15 @@
 """The engines as the leading dispatcher last saw them, and their GPU seconds by the day."""
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from shared.engines import EngineRecord, EngineSeconds, ReplicaNumbers
+from shared.rows_in_engine import FRESH_SECONDS, RowsInEngine, together
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -68,6 +71,22 @@ class Engines:
         """
         told = [part for one in found for part in (one.replica, msgspec.json.encode(one))]
         await self._scripts.run("count_numbers", lane, *told)
+
+    async def rows_inside(self, lanes: Collection[str]) -> dict[str, RowsInEngine]:
+        """How far the rows of batches are in the engines of these lanes, as they said just now."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for lane in lanes:
+                pipe.hvals(f"{self._namespace}lane:{lane}:numbers")
+            texts = [text for some in await pipe.execute() for text in some]
+        told = [text.partition(" ") for text in texts]
+        fresh_ms = 1000 * (time.time() - FRESH_SECONDS)
+        found: defaultdict[str, list[RowsInEngine]] = defaultdict(list)
+        for at_ms, _, numbers in told:
+            if int(at_ms) > fresh_ms:
+                replica = msgspec.json.decode(numbers, type=ReplicaNumbers)
+                for batch_id, rows in replica.batches.items():
+                    found[batch_id].append(rows)
+        return {batch_id: together(some) for batch_id, some in found.items()}
 
     async def seconds(self, day: int) -> list[EngineSeconds]:
         """The GPU seconds of each engine on that day, in microseconds."""

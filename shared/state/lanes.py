@@ -14,6 +14,7 @@ from shared.lifecycle import Status
 from shared.ordering.load import rounded_rate
 from shared.ordering.outlook import BatchLoad, Ended, Foreseen, LaneOutlook
 from shared.ordering.pace import Done, KindPace, Pace, done_by_kind, kind_of, to_pace
+from shared.ordering.tenant_usage import to_usages
 from shared.slices import ReadySlice, Slice, to_slice
 from shared.state.client import Client
 from shared.state.engines import Engines
@@ -206,8 +207,11 @@ class Lanes:
             pipe.zrange(self._key(lane, "active"), 0, _FORESEEN - 1)
             pipe.zrange(self._key(lane, "claims"), 0, -1)
             pipe.lrange(self._key(lane, "ended"), 0, -1)
-            ids, claims, ended = await pipe.execute()
+            pipe.hgetall(self._key(lane, "usage"))
+            ids, claims, ended, usage = await pipe.execute()
         slices = Counter(_batch_of(member) for member in claims)
+        model, _, pool = lane.rpartition("@")
+        inside = await self._engines.rows_inside({lane, f"{model}@{job.runs_on or pool}"})
         running: list[BatchLoad] = []
         for first in range(0, len(ids), _BATCHES):
             some = ids[first : first + _BATCHES]
@@ -216,7 +220,9 @@ class Lanes:
                     fields = (*_LOAD_FIELDS, *rows_left_fields(lane))
                     pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
                 running += [
-                    _load(batch_id, lane, record, slices[batch_id])
+                    _load(batch_id, lane, record, slices[batch_id])._replace(
+                        in_engine=inside.get(batch_id)
+                    )
                     for batch_id, record in zip(some, await pipe.execute(), strict=True)
                     # The batch may have been forgotten meanwhile.
                     if record[0] is not None
@@ -227,6 +233,7 @@ class Lanes:
             running=running,
             ended=[_ended(text) for text in ended],
             starts_in=starts_in(job.to_start(), engine, now=time.time()),
+            usages=to_usages(usage),
         )
 
     async def cost(self, lane: str) -> LaneCost:

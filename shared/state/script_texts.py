@@ -13,6 +13,7 @@ from pathlib import Path
 from shared import retention
 from shared.lifecycle import FINAL, TRANSITIONS
 from shared.ordering.outlook import REMEMBERED
+from shared.ordering.tenant_usage import USAGE_KINDS, USAGE_ROWS, USAGE_TENANTS
 from shared.ordering.waiting_batch import AGEING_SECONDS
 from shared.slices import MAX_CALL_ENTRIES
 
@@ -42,6 +43,9 @@ CONSTANTS: Mapping[str, int] = {
     "PROGRESS_MS": retention.PROGRESS_MS,
     "RECENT_BATCHES": retention.RECENT_BATCHES,
     "SPENT_SECONDS": retention.SPENT_SECONDS,
+    "USAGE_KINDS": USAGE_KINDS,
+    "USAGE_ROWS": USAGE_ROWS,
+    "USAGE_TENANTS": USAGE_TENANTS,
 }
 
 _NEEDS = re.compile(r"-- needs: (.+)\n")

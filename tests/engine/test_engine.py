@@ -278,6 +278,10 @@ async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_resu
     state = engine_state(tiny)
     assert state is not None
     assert state.running == 1
+    [numbers] = await EngineClient(tiny).numbers()
+    told = [rows for rows in numbers.batches.values() if rows.answered]
+    assert told
+    assert all(rows.answer_tokens > 0 == rows.inside for rows in told)
 
 
 async def test_the_replica_tells_what_its_start_was_made_of(tiny: str, ray: Any) -> None:

@@ -39,12 +39,16 @@ end
 -- The claim was charged as predicted; what was given back meanwhile is charged as a whole.
 local function correct_charge(was_claimed)
   local predicted = predicted_tokens(id, plan, index)
-  local used = used_tokens({unpack(ARGV, COUNTS_BEFORE + 1, COUNTS_BEFORE + #COUNTERS)})
+  local usage = {unpack(ARGV, COUNTS_BEFORE + 1, COUNTS_BEFORE + #COUNTERS)}
+  local used = used_tokens(usage)
   if was_claimed then charge_claim(lane, batch[5], -predicted) end
   charge(lane, batch[5], used)
   learn_cost(lane, predicted, cjson.decode(part))
   redis.call('HINCRBY', lane_key(lane, 'job'), 'tokens', predicted)
-  count_for_pace(lane, redis.call('HGET', key, 'endpoint') or '', rows, predicted, used)
+  local kind = kind_of(redis.call('HGET', key, 'endpoint') or '', rows, predicted)
+  count_for_pace(lane, kind, rows, predicted, used)
+  local answers = tonumber(usage[5])
+  learn_usage(lane, kind, batch[5], {rows, predicted, used - answers, answers})
 end
 
 local function end_claim()

@@ -4,6 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.ordering.work import Work
+from shared.rows_in_engine import RowsInEngine
+from shared.slices import SliceUsage
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, GivenBackError, WithdrawnError
 from worker.live_control import MOST_PROMPT_TOKENS, Goals, Yielding
@@ -353,3 +355,24 @@ async def test_batches_are_here_while_a_row_waits_for_live_calls() -> None:
         await asyncio.wait([row])
 
     assert not entrance.has_batches
+
+
+async def test_it_tells_how_far_the_rows_of_each_batch_are() -> None:
+    entrance = an_entrance()
+    core = Core(entrance)
+    async with entrance.entered(WORK._replace(number=9)) as guest:
+        await entrance.seat("done", prompt_tokens=5, max_tokens=5)
+        entrance.note(0.0, [StepOutput("done", 4, is_last=True)])
+        entrance.learn(guest, SliceUsage(1, 0, 5, 0, 4, 0))
+    # The third finds no seat.
+    rows = [asyncio.create_task(core.run(f"row{number}", sequences=1)) for number in range(3)]
+    await settled()
+
+    entrance.note(
+        0.0, [StepOutput("row0-0", 2, is_last=False), StepOutput("row1-0", 1, is_last=False)]
+    )
+
+    assert entrance.rows_of_batches() == {"batch": RowsInEngine(1, 4, inside=2, made=3)}
+    core.let_out()
+    await asyncio.gather(*rows)
+    assert entrance.rows_of_batches() == {"batch": RowsInEngine(1, 4)}

@@ -1,15 +1,44 @@
 -- needs: totals
 -- What the pace of a lane's engine is learned from.
 
--- Adds the rows of a slice, and their tokens as predicted and as used, to those of their kind. Kinds are
--- named as in shared/ordering/pace.py: by the endpoint and the power of four of a row's tokens.
-local function count_for_pace(lane, endpoint, rows, predicted, used)
+-- Kinds are named as in shared/ordering/pace.py: by the endpoint and the power of four of a row's tokens.
+local function kind_of(endpoint, rows, predicted)
   local tokens = math.max(1, predicted / math.max(1, rows))
-  local kind = endpoint .. ' ' .. int(math.floor(math.log(tokens) / math.log(4) + 1e-9))
+  return endpoint .. ' ' .. int(math.floor(math.log(tokens) / math.log(4) + 1e-9))
+end
+
+-- Adds the rows of a slice, and their tokens as predicted and as used, to those of their kind.
+local function count_for_pace(lane, kind, rows, predicted, used)
   local done = lane_key(lane, 'done')
   redis.call('HINCRBY', done, 'rows ' .. kind, int(rows))
   redis.call('HINCRBY', done, 'predicted ' .. kind, int(predicted))
   redis.call('HINCRBY', done, 'used ' .. kind, int(used))
+end
+
+-- Adds them to those of their tenant as well, with tokens of prompts and of answers apart. What is known
+-- of many rows is halved, so that new ones count most; shared/ordering/tenant_usage.py reads it. The
+-- kinds and the tenants that had no rows for longest are forgotten.
+local function learn_usage(lane, kind, tenant, sums)
+  local key, since = lane_key(lane, 'usage'), lane_key(lane, 'usage-since')
+  local before = redis.call('HGET', key, tenant)
+  local kinds = {{kind, unpack(sums)}}
+  for _, known in ipairs(before and cjson.decode(before) or {}) do
+    if known[1] == kind then
+      for i = 2, #known do kinds[1][i] = kinds[1][i] + known[i] end
+    elseif #kinds < USAGE_KINDS then
+      kinds[#kinds + 1] = known
+    end
+  end
+  if kinds[1][2] > USAGE_ROWS then
+    for i = 2, #kinds[1] do kinds[1][i] = kinds[1][i] / 2 end
+  end
+  redis.call('HSET', key, tenant, cjson.encode(kinds))
+  redis.call('ZADD', since, int(now_ms), tenant)
+  if redis.call('ZCARD', since) > USAGE_TENANTS then
+    local oldest = redis.call('ZRANGE', since, 0, 0)[1]
+    redis.call('ZREM', since, oldest)
+    redis.call('HDEL', key, oldest)
+  end
 end
 
 -- Learns from the first result of a lane job how long a start takes: that of a job alone, if the engine

@@ -20,6 +20,14 @@ def test_a_length_is_one_that_hardly_any_answer_of_the_kind_exceeds(samples: int
     assert 1000 <= lengths.expect("a", 2) <= 2000
 
 
+def test_the_last_batches_are_told_with_their_answers() -> None:
+    lengths = Lengths()
+    for batch, kind, tokens in (("a", 1, 10), ("b", 1, 5), ("a", 2, 20), ("c", 1, 7)):
+        lengths.note(batch, kind, tokens)
+
+    assert list(lengths.latest(2)) == [("c", 1, 7), ("a", 2, 30)]
+
+
 def test_rare_long_answers_decide() -> None:
     lengths = Lengths()
     for tokens in [10] * 8 + [900] * 2:

@@ -18,6 +18,8 @@ from shared.ordering.outlook import (
     new_load,
 )
 from shared.ordering.pace import Done, Pace, TokensOfRows
+from shared.ordering.tenant_usage import TenantKind, TenantUsage
+from shared.rows_in_engine import RowsInEngine
 
 CHAT = "/v1/chat/completions"
 #: A hundred tokens a second, ten of them a row.
@@ -40,9 +42,13 @@ class Lane:
     weights: dict[str, float] = field(default_factory=dict)
     pace: Pace = PACE
     starts_in: float = 0.0
+    seats: int = 1
+    usages: dict[TenantKind, TenantUsage] = field(default_factory=dict)
 
     def of(self, batch: BatchLoad) -> Forecast:
-        outlook = LaneOutlook(self.pace, 1, self.running, self.ended, self.starts_in)
+        outlook = LaneOutlook(
+            self.pace, self.seats, self.running, self.ended, self.starts_in, self.usages
+        )
         found = Foresight(outlook, self.weights).of(batch)
         assert found is not None
         return found
@@ -96,10 +102,114 @@ def test_what_its_own_rows_took_counts_before_what_was_predicted() -> None:
     assert (Lane().of(half).source, Lane().of(load()).source) == ("batch", "kind")
 
 
+def usage(tenant: str, *sums: float) -> dict[TenantKind, TenantUsage]:
+    """What rows of this tenant took."""
+    return {TenantKind(f"{CHAT} 1", tenant): TenantUsage(*sums)}
+
+
+def test_what_its_tenants_rows_took_counts_before_what_all_rows_took() -> None:
+    usages = usage("acme", 1000, 10_000, 2000, 3000)
+
+    assert Lane(usages=usages).counted(load()) == pytest.approx(5, rel=0.05)
+    assert Lane(usages=usages).counted(load(tenant="other")) == 10
+
+
+def test_the_work_of_others_is_what_rows_of_their_tenants_take() -> None:
+    known = Lane([load(64, "other")], usages=usage("other", 1000, 10_000, 500, 500))
+
+    assert known.counted(load()) < 12 < Lane([load(64, "other")]).counted(load())
+
+
+def stay(batch: BatchLoad, *sums: float) -> float:
+    """Seconds that the longest row is in an engine with ten seats."""
+    like = Lane(seats=10, usages=usage("acme", *sums)).of(batch).like
+    return round((1 - like.queued) * like.counted, 2)
+
+
+def test_the_longest_of_many_answers_is_longer_than_their_average() -> None:
+    """A token of an answer takes two tenths of a second: half of a hundred a second are prompts."""
+    sums = (10**6, 10**7, 10**7 / 4, 10**7 / 4)
+
+    assert stay(load(1), *sums) == pytest.approx(0.5, abs=0.02)
+    assert stay(load(2), *sums) == pytest.approx(0.75, abs=0.02)
+
+
+def test_no_answer_is_longer_than_its_limit() -> None:
+    """Of ten predicted tokens two are of the prompt; the engine makes 75 of answers a second."""
+    sums = (10**6, 10**7, 2 * 10**6, 6 * 10**6)
+
+    assert stay(load(1000), *sums) == pytest.approx(8 * 10 / 75, abs=0.02)
+
+
+def test_rows_without_answers_stay_as_long_as_their_tokens_take() -> None:
+    assert stay(load(1000), 10**6, 10**7, 10**7, 0) == pytest.approx(1.0, abs=0.02)
+
+
 def test_of_rows_that_are_on_their_way_half_the_work_is_done() -> None:
     waiting, under_way = (load(rows_left=50, used=500.0, rows_claimed=n) for n in (0, 50))
 
     assert Lane().counted(under_way) == pytest.approx(Lane().counted(waiting) / 2, rel=0.01)
+
+
+#: Rows of the tenant `acme` have an answer of five tokens, without any of a prompt.
+ANSWERS = usage("acme", 10**6, 10**7, 0, 5 * 10**6)
+
+
+def test_rows_that_the_engine_has_answered_are_no_work() -> None:
+    """A hundred rows are left, of which sixty are answered, and none is in the engine."""
+    batch = load(200, rows_left=100, used=500.0)
+    told = batch._replace(in_engine=RowsInEngine(160, 160 * 5))
+    lane = Lane(usages=ANSWERS)
+
+    assert told.rows_open == 40
+    work = [like.queued * like.counted for like in (lane.of(batch).like, lane.of(told).like)]
+    assert work[1] == pytest.approx(0.4 * work[0], rel=0.05)
+
+
+def test_rows_of_others_that_the_engine_has_answered_are_no_work() -> None:
+    other = load(200, "other", rows_left=100)
+    told = other._replace(in_engine=RowsInEngine(160, 160 * 10))
+
+    assert Lane([told]).counted(load()) < Lane([other]).counted(load())
+
+
+def test_results_that_an_engine_does_not_know_count_all_the_same() -> None:
+    """It has started since, or another one has had the rows."""
+    assert load(rows_left=60, in_engine=RowsInEngine(5, 50)).rows_open == 60
+
+
+def test_what_an_engine_has_inside_is_not_answered() -> None:
+    """A row may be answered several times, because an answer did not fit."""
+    assert load(rows_left=60, in_engine=RowsInEngine(130, 50, inside=10)).rows_open == 10
+
+
+def stay_of_last(made: int, inside: int) -> float:
+    """Seconds until the last row has left an engine with a hundred seats; no row waits."""
+    batch = load(rows_left=50, used=250.0)
+    batch = batch._replace(in_engine=RowsInEngine(100 - inside, 450, inside, made * inside))
+    like = Lane(seats=100, usages=ANSWERS).of(batch).like
+    assert like.waiting == like.queued == 0
+    return like.counted
+
+
+def test_when_all_rows_have_begun_the_longest_is_in_the_engine_for_its_limit_at_most() -> None:
+    """An answer has ten tokens at most, of which each takes a second here."""
+    assert stay_of_last(made=8, inside=10) == pytest.approx(2, abs=0.1)
+    assert stay_of_last(made=6, inside=10) == pytest.approx(4, abs=0.1)
+
+
+def test_when_all_rows_have_begun_the_last_of_few_is_soon_done() -> None:
+    assert stay_of_last(made=1, inside=1) < stay_of_last(made=1, inside=3)
+
+
+def test_an_answer_that_is_longer_than_its_limit_does_not_end_before_now() -> None:
+    assert stay_of_last(made=50, inside=2) == pytest.approx(1, abs=0.1)
+
+
+def test_the_last_answers_still_have_to_be_stored() -> None:
+    batch = load(rows_left=50, used=250.0, in_engine=RowsInEngine(100, 500))
+
+    assert Lane(usages=ANSWERS).of(batch).like.counted == pytest.approx(0.5, abs=0.01)
 
 
 def test_the_pace_of_its_own_kind_counts() -> None:
