@@ -12,7 +12,7 @@ import structlog
 
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.manifests import batch_folder, manifest_key
-from shared.ledger.packs import is_pack, read_pack, without_inputs
+from shared.ledger.packs import is_pack, pack_of, read_pack, without_inputs
 from shared.ledger.pipelines import pipeline_folder, pipeline_key
 from shared.state import BatchRecord, State
 from shared.state.files import deleted_key
@@ -70,8 +70,8 @@ async def _together(
     state: State, storage: Storage, record: BatchRecord
 ) -> tuple[list[str], Sequence[BatchRecord]]:
     """The objects that hold the batch's manifest, and all batches with a manifest in them."""
-    own, key = manifest_key(record.id), record.fields["key"]
-    if not is_pack(key):
+    own = manifest_key(record.id)
+    if not (key := pack_of(record.fields)):
         return [own], [record]
     pack = without_inputs(key)
     try:

@@ -209,9 +209,14 @@ class Packer:
         )
 
     async def _error(
-        self, batch: NewBatch, outcome: PackedAcceptance, batches: Sequence[InlineBatch]
+        self,
+        batch: NewBatch,
+        outcome: PackedAcceptance | Exception,
+        batches: Sequence[InlineBatch],
     ) -> BaseException | None:
         match outcome:
+            case Exception():
+                return outcome
             case "gone":
                 return TransientError("A pack took longer than its reservation.")
             case "conflict":

@@ -25,23 +25,24 @@ class ReadyBatches:
     async def take(self, body: bytes) -> None:
         """Wake the dispatcher. Raises RejectedError if there is no such batch."""
         try:
-            batch_id = str(json.loads(body)["batch_id"])
+            message = json.loads(body)
+            batch_id, pack = str(message["batch_id"]), str(message.get("pack", ""))
         except (ValueError, KeyError, TypeError):
             reason = Reason("schema_invalid", "The body names no batch.", "batch_id")
             raise RejectedError([reason], is_dead=True) from None
         if not await self._state.batches.exists(batch_id):
             # The record was lost; the manifest is enough to make it again.
-            if (manifest := await find_manifest(self._storage, batch_id)) is None:
+            if (manifest := await find_manifest(self._storage, batch_id, pack)) is None:
                 reason = Reason("unknown_batch", f"There is no batch '{batch_id}'.", "batch_id")
                 raise RejectedError([reason], is_dead=True)
             await accept(self._state, self._storage, manifest)
         await self._state.ring("dispatcher")
 
 
-async def find_manifest(storage: Storage, batch_id: str) -> Manifest | None:
+async def find_manifest(storage: Storage, batch_id: str, pack: str = "") -> Manifest | None:
     """The batch's manifest, which S3 keeps forever; None if there is none, or a damaged one."""
     try:
-        return await read_manifest(storage, batch_id)
+        return await read_manifest(storage, batch_id, pack=pack)
     except NotFoundError:
         return None
     except BrokenObjectError as error:

@@ -36,6 +36,7 @@ from gateway import (
     webhooks,
 )
 from gateway.access import Access
+from gateway.creations import Creations
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.live_client import LiveClient
@@ -95,6 +96,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         downloads = OpenStreams(state.downloads, "downloads")
         live_calls = OpenStreams(state.live_calls.open, "live_calls")
         live_client = LiveClient()
+        creations = Creations(state, storage)
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())
@@ -114,6 +116,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                 bus,
                 relaying,
                 guard,
+                creations,
                 DryRuns(
                     state,
                     storage,
@@ -161,6 +164,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             for streams in (watchers, feed, open_streams, downloads, live_calls):
                 await streams.end()
             await live_client.close()
+            await creations.end()
             await bus.close()
             storage.close()
             await state.close()

@@ -105,8 +105,8 @@ async def new_batch(
     settings = services.settings
     _check(settings, params, idempotency_key)
     # Without a key, every call creates a new batch, whose id derives from the call.
-    key = idempotency_key or params.idempotency_key or request.state.request_id
-    message_id = HTTP_KEY + key
+    own_key = idempotency_key or params.idempotency_key
+    message_id = HTTP_KEY + (own_key or request.state.request_id)
     batch_id = request.state.made = ids.batch_id(tenant, message_id)
     if known := await reserve_batch(request, services, tenant, batch_id, params.endpoint):
         # The known batch is returned even if its input is gone by now.
@@ -118,7 +118,11 @@ async def new_batch(
     source = {**await _source(services, tenant, params, batch_id), **table}
     source |= trace_of(request)
     manifest = _manifest(params, tenant, source, message_id, settings)
-    accepted = await accept(services.state, services.storage, manifest)
+    if own_key:
+        # Another call may have the key, so the manifest must be create-only.
+        accepted = await accept(services.state, services.storage, manifest)
+    else:
+        accepted = await services.creations.accept(manifest)
     crash.point("gateway.accepted")
     # Read again, it would only show what has become of it since.
     record = accepted.created or await services.state.batches.get(accepted.batch_id)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from gateway.creations import Creations
 from gateway.dry_run import DryRuns
 from gateway.live_client import LiveClient
 from gateway.live_doors import LiveDoors
@@ -39,6 +40,7 @@ class Services:
     bus: Bus
     relaying: asyncio.Task[None]
     guard: Guard
+    creations: Creations
     dry_runs: DryRuns
     additions: Additions
     watchers: Watchers

@@ -76,6 +76,8 @@ async def _accept(state: State, storage: Storage, manifest: Manifest, body: byte
     stored = await storage.put(manifest.key, pack([body], [PackedBatch(manifest)]))
     batch = new_batch(msgspec.structs.replace(manifest, etag=stored.etag))
     [outcome] = await state.batches.accept_pack(prefix, [batch])
+    if isinstance(outcome, Exception):
+        raise outcome
     if outcome == "gone":
         raise TransientError("A pack took longer than its reservation.")
 

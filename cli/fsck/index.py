@@ -13,7 +13,7 @@ from shared.ledger.copies import copy_key
 from shared.ledger.keys import key_record_key
 from shared.ledger.kinds import Kind, kind_of
 from shared.ledger.manifests import manifest_key
-from shared.ledger.packs import is_pack, without_inputs
+from shared.ledger.packs import is_pack, pack_of, without_inputs
 from shared.ledger.parts import is_broken
 from shared.ledger.plans import plan_key
 from shared.ledger.tenants import tenant_key
@@ -156,8 +156,8 @@ class IndexCheck:
 def _expected(record: BatchRecord) -> Iterator[tuple[list[str], Kind, str]]:
     """The objects that the batch should have, each at one of some places."""
     manifests, key = [manifest_key(record.id)], record.fields["key"]
-    if is_pack(key):
-        manifests += [key, without_inputs(key)]
+    if pack := pack_of(record.fields):
+        manifests += [pack, without_inputs(pack)]
     yield manifests, Kind.MANIFEST, "S3 has no manifest of the batch"
     if "cancelling_at" in record.fields:
         says = "a rebuild would not cancel the batch"

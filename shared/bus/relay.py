@@ -195,13 +195,14 @@ class Relay:
     async def _submission(self, entry: Entry) -> None:
         message = json.loads(entry.fields["message"])
         key, trace = submit_key(message["tenant"]), message.get("traceparent", "")
+        named = {name: message[name] for name in ("batch_id", "pack") if name in message}
         with spans.span(f"send {SUBMIT_EXCHANGE}", "producer", parent=trace) as span:
             span.set(event_spans.sent_to(SUBMIT_EXCHANGE, key))
             trace = span.traceparent or trace
             await self._bus.publish(
                 SUBMIT_EXCHANGE,
                 key,
-                json.dumps({"batch_id": message["batch_id"]}).encode(),
+                json.dumps(named).encode(),
                 properties={
                     "message_id": message["batch_id"],
                     "type": READY,

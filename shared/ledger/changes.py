@@ -5,7 +5,7 @@ import structlog
 
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.manifests import manifest_key, to_manifest
-from shared.ledger.packs import read_manifest
+from shared.ledger.packs import pack_of, read_manifest
 from shared.ledger.quarantine import keep_copy
 from shared.ledger.records import encoded
 from shared.state import BatchRecord, State
@@ -24,8 +24,8 @@ async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
     record = await state.batches.get(batch_id)
     while True:
         try:
-            key = record.fields.get("key", "")
-            manifest = await read_manifest(storage, batch_id, input_key=key)
+            pack = pack_of(record.fields)
+            manifest = await read_manifest(storage, batch_id, pack=pack)
         except BrokenObjectError as error:
             log.error("manifest.broken", batch_id=batch_id, key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
             await keep_copy(storage, error.key)
@@ -48,7 +48,7 @@ async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
 async def unpack_manifest(state: State, storage: Storage, batch_id: str) -> None:
     """Write a manifest of the batch's own. Another one may be in a pack."""
     record = await state.batches.get(batch_id)
-    manifest = await read_manifest(storage, batch_id, input_key=record.fields["key"])
+    manifest = await read_manifest(storage, batch_id, pack=pack_of(record.fields))
     await storage.create(manifest_key(batch_id), encoded(manifest))
 
 

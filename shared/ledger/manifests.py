@@ -65,6 +65,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: str = ""
     #: How long its answers may be given to later batches of the tenant; 0 without a cache.
     cache_seconds: int = 0
+    #: The key of the pack that it shares with others; empty for one that has an object of its own,
+    #: or lies behind the batch's input.
+    pack: str = ""
 
 
 def to_manifest(record: Mapping[str, str]) -> Manifest:

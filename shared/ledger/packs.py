@@ -1,4 +1,7 @@
-"""Packs: one S3 object with the inputs, manifests and plans of batches that arrived together."""
+"""Packs: one S3 object with the inputs, manifests and plans of batches that arrived together.
+
+Those of batches that came by HTTP have manifests only.
+"""
 
 import secrets
 import time
@@ -46,27 +49,36 @@ class PackContent(NamedTuple):
     broken: int
 
 
-async def read_manifest(storage: Storage, batch_id: str, *, input_key: str = "") -> Manifest:
-    """The batch's manifest. Raises NotFoundError and BrokenObjectError.
+def pack_of(record: Mapping[str, str]) -> str:
+    """The S3 key of the pack that has the batch's first manifest; empty if none has.
 
-    `input_key` is the S3 key of the batch's input, if known. If it is a pack, it has the manifest.
+    A batch by HTTP over an input that came in a message names the pack of that input, too.
+    """
+    key = record.get("key", "")
+    return record.get("pack") or (key if key.startswith(PACKS) else "")
+
+
+async def read_manifest(storage: Storage, batch_id: str, *, pack: str = "") -> Manifest:
+    """The batch's manifest: its own, else the one in `pack`, the key of its pack if it has one.
+
+    Raises NotFoundError and BrokenObjectError.
     """
     key = manifest_key(batch_id)
     try:
         manifest = await read_record(storage, key, Manifest)
     except NotFoundError:
-        if not input_key.startswith(PACKS):
+        if not pack:
             raise
     else:
         if manifest.id != batch_id:
             raise BrokenObjectError(key, "it is the manifest of another batch")
         return manifest
-    content = await read_pack_content(storage, input_key)
+    content = await read_pack_content(storage, pack)
     for batch in content.batches:
         if batch.manifest.id == batch_id:
             return batch.manifest
     if content.broken:
-        raise BrokenObjectError(input_key, f"{content.broken} of its lines cannot be read")
+        raise BrokenObjectError(pack, f"{content.broken} of its lines cannot be read")
     raise NotFoundError(f"No manifest found of batch '{batch_id}'.")
 
 
@@ -122,8 +134,10 @@ async def read_pack_content(storage: Storage, key: str) -> PackContent:
     for line in lines:
         with suppress(BrokenObjectError):
             batch = decoded(key, line, PackedBatch)
-            manifest = msgspec.structs.replace(batch.manifest, etag=found.etag)
-            batches.append(msgspec.structs.replace(batch, manifest=manifest))
+            if without_inputs(batch.manifest.key) == without_inputs(key):
+                manifest = msgspec.structs.replace(batch.manifest, etag=found.etag)
+                batch = msgspec.structs.replace(batch, manifest=manifest)
+            batches.append(batch)
     wanted = max([len(lines), *(batch.lines for batch in batches)])
     if not batches:
         raise BrokenObjectError(key, "none of its lines can be read")
@@ -155,5 +169,5 @@ def is_pack(key: str) -> bool:
 
 
 def without_inputs(key: str) -> str:
-    """The S3 key under which `save_manifests` writes."""
+    """The S3 key under which `save_manifests` writes, and that packs without inputs have."""
     return f"{key.rpartition('/')[0]}/0.jsonl"

@@ -58,17 +58,18 @@ async def accept(
         batch.fingerprint,
         batch.fields,
         input_file=batch.input_file,
-        submission=_message(manifest) if manifest.door == "http" else None,
+        submission=batch.submission,
         reply=reply,
     )
     crash.point("submission.accepted")
-    created = BatchRecord(_texts(batch.fields)) if outcome == "accepted" else None
+    created = created_record(batch) if outcome == "accepted" else None
     return Accepted(manifest.id, outcome == "duplicate", created)
 
 
-def _texts(fields: Mapping[str, str | int]) -> dict[str, str]:
-    """The fields of a new record, as Redis has them."""
-    return {"status": Status.VALIDATING, **{name: str(value) for name, value in fields.items()}}
+def created_record(batch: NewBatch) -> BatchRecord:
+    """The record that Redis has of a batch that has just been created."""
+    texts = {name: str(value) for name, value in batch.fields.items()}
+    return BatchRecord({"status": Status.VALIDATING, **texts})
 
 
 async def _mended(
@@ -106,7 +107,10 @@ def new_batch(
 ) -> NewBatch:
     """The batch as `Batches.accept` takes it."""
     file = to_input_file(manifest).to_fields() if manifest.is_foreign else None
-    return NewBatch(manifest.id, manifest.fingerprint, to_record(manifest), file, reply, start)
+    submission = _message(manifest) if manifest.door == "http" else None
+    return NewBatch(
+        manifest.id, manifest.fingerprint, to_record(manifest), file, reply, start, submission
+    )
 
 
 def conflict(message_id: str) -> ConflictError:
@@ -153,6 +157,8 @@ def to_input_file(manifest: Manifest) -> FileRecord:
 def _message(manifest: Manifest) -> str:
     """The message that makes a dispatcher plan a batch that came over HTTP."""
     message = {"type": READY, "tenant": manifest.tenant, "batch_id": manifest.id}
+    if manifest.pack:
+        message["pack"] = manifest.pack
     if manifest.traceparent:
         message["traceparent"] = manifest.traceparent
     return msgspec.json.encode(message).decode()

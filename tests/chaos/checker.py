@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cli.rebuild.rebuild import NUMBERS
 from shared import ids
-from shared.ledger.packs import PACKS
+from shared.ledger.packs import pack_of
 from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Event, Status
 from shared.storage import READABLE
 from tests.chaos.cache_check import asked_key, broken_cache_promises, is_cached
@@ -235,8 +235,8 @@ def _check_letters(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator
 def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
     record = evidence.redis.get(f"batch:{batch.id}")
     has_manifest = f"batches/{batch.id}/manifest.json" in evidence.objects
-    if record is not None and record["key"].startswith(PACKS):
-        has_manifest |= batch.id in _packed(record["key"], evidence)
+    if record is not None and (pack := pack_of(record)):
+        has_manifest |= batch.id in _packed(pack, evidence)
     if record is None:
         # A message that came after its `not_after` makes no batch and is a dead letter.
         is_refused = any(letter["key"] == batch.intent["key"] for letter in evidence.letters)
@@ -578,6 +578,7 @@ def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
                 f"batches/{content['id']}/cancel.json",
                 f"batches/{content['id']}/commit-{_commit_of(content['status'])}.json",
                 content["key"],
+                content.get("pack", ""),
                 content.get("dataset", ""),
             }
             # It was about to leave Redis, or came back.

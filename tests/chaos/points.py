@@ -93,6 +93,10 @@ REBUILD_POINTS = (
     "rebuild.files_done",
 )
 
+#: Of batches that are created at once, and share a write;
+#: tests/integration/gateway/test_process.py dies at each.
+TOGETHER_POINTS = ("together.packed", "together.accepted")
+
 #: Of batches that leave Redis, minutes after their end;
 #: tests/integration/dispatcher/test_leaving.py dies at each.
 LEAVING_POINTS = ("leaving.kept",)

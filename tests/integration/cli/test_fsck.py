@@ -26,6 +26,8 @@ from shared.ledger.additions import addition_key
 from shared.ledger.commits import cancel
 from shared.ledger.copies import copies_prefix
 from shared.ledger.kinds import Kind
+from shared.ledger.manifests import manifest_key
+from shared.ledger.packs import PACKS
 from shared.ledger.quarantine import QUARANTINE
 from shared.retention import RESERVED_SECONDS
 from shared.state import State
@@ -151,6 +153,19 @@ async def test_a_fleet_that_is_well_gives_no_finding(option: tuple[str, ...], ya
     assert (code == ExitCode.DONE) is not bool(orphans)
     assert told["objects"] > 50
     assert told["records"] > 20
+
+
+async def test_batches_whose_manifests_share_an_object_miss_it(yards: Yards) -> None:
+    batch_ids = await yards.submit_together("first", "second")
+    _, well = await _fsck()
+    await yards.storage.remove(await yards.storage.keys(PACKS))
+
+    _, told = await _fsck()
+
+    assert well["findings"] == []
+    assert {(one["key"], one["problem"]) for one in told["findings"]} == {
+        (manifest_key(batch_id), "missing") for batch_id in batch_ids
+    }
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -19,6 +19,7 @@ from shared.catalog_file import load_catalog
 from shared.input.validation import Limits
 from shared.input_places import InputPlaces
 from shared.ledger.file_records import write_file
+from shared.ledger.manifests import Manifest
 from shared.ledger.pipelines import StoredPipeline, write_tokenizer
 from shared.pipeline.declaration import Declaration
 from shared.pipeline.plan import check
@@ -27,12 +28,13 @@ from shared.slices import Claim
 from shared.slicing import SliceLimits
 from shared.state import FileRecord, State
 from shared.storage import Storage
-from shared.submission.accept import accept
+from shared.submission.accept import Accepted, accept
 from shared.submission.additions import Added, Additions, KnownAnswers
 from shared.submission.admission import NewBatchQuota
 from shared.submission.datasets import Datasets
 from shared.submission.opening import open_source
 from shared.submission.pipelines import Pipeline, accept_pipeline
+from shared.submission.together import accept_together
 from tests.integration.dispatcher.conftest import (
     CATALOG,
     CHAT,
@@ -87,8 +89,24 @@ class Yards:
         self, name: str, rows: int, *, body: bytes | None = None, **changes: Any
     ) -> str:
         """A batch with its manifest, as the gateway makes it."""
+        manifest = await self.asked(name, rows, body=body, **changes)
+        return (await accept(self.state, self.storage, manifest)).batch_id
+
+    async def submit_together(self, *names: str, rows: int = 9) -> list[str]:
+        """Batches whose manifests share one object, as the gateway makes those of one moment."""
+        manifests = [await self.asked(name, rows) for name in names]
+        outcomes = await accept_together(self.state, self.storage, manifests)
+        assert [one.is_duplicate for one in outcomes if isinstance(one, Accepted)] == [
+            False for _ in names
+        ]
+        return [manifest.id for manifest in manifests]
+
+    async def asked(
+        self, name: str, rows: int, *, body: bytes | None = None, **changes: Any
+    ) -> Manifest:
+        """What a client asks for, with its input in S3."""
         file = await self.upload(f"file-{name:_<22}", body or lines(rows))
-        manifest = a_manifest(
+        return a_manifest(
             name,
             fingerprint=f"print of {name}",
             input_file_id=file.id,
@@ -99,7 +117,6 @@ class Yards:
             **today(),
             **changes,
         )
-        return (await accept(self.state, self.storage, manifest)).batch_id
 
     async def upload(self, file_id: str, body: bytes) -> FileRecord:
         """A file with its record, as the gateway keeps it."""

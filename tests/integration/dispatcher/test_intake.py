@@ -33,6 +33,7 @@ from shared.lifecycle import Event, Status
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept
+from shared.submission.together import accept_together
 from tests.batches import in_status, validating
 from tests.conftest import a_bucket, minio_client
 from tests.eventually import eventually
@@ -959,6 +960,28 @@ async def test_a_batch_whose_record_was_lost_is_made_again_from_its_manifest(
 
     assert (await state.batches.get(manifest.id)).fields == before.fields
     assert await state.batches.in_status(Status.VALIDATING) == [manifest.id]
+
+
+async def test_a_batch_whose_record_was_lost_is_made_again_from_its_pack(
+    door: Door,
+    bus: Bus,
+    state: State,
+    storage: Storage,
+    redis: "Redis[str]",
+    namespace: str,
+) -> None:
+    await bus.consume(door.serve(_intake(state, storage, bus, service_user=door.tenant)))
+    manifests = [a_manifest(f"m-{number}", tenant=door.tenant) for number in range(2)]
+    await accept_together(state, storage, manifests)
+    before = await state.batches.get(manifests[1].id)
+    await redis.delete(*[key async for key in redis.scan_iter(match=f"{namespace}*")])
+
+    body = {"batch_id": manifests[1].id, "pack": before.fields["pack"]}
+    await door.send(json.dumps(body).encode(), type=READY)
+    await door.settle()
+
+    assert (await state.batches.get(manifests[1].id)).fields == before.fields
+    assert await state.batches.in_status(Status.VALIDATING) == [manifests[1].id]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b"7"])

@@ -2,7 +2,9 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
+from redis.asyncio import Redis
 
 from dispatcher.packing import InlineBatch, Packer
 from dispatcher.reaper import Reaper
@@ -226,6 +228,53 @@ async def test_a_pack_whose_reservation_is_over_makes_nothing(state: State) -> N
         await state.batches.get(new.id)
 
 
+async def test_redis_answers_others_between_the_batches_of_a_large_pack(
+    state: State, redis: "Redis[str]", namespace: str
+) -> None:
+    manifests = [
+        msgspec.structs.replace(_batch(f"m-{number}").manifest, key=f"{PACKS}p/9.jsonl")
+        for number in range(40)
+    ]
+    new_batches = [_placed(one) for one in manifests]
+    await state.files.reserve(f"{PACKS}p/", seconds=60)
+    before = await redis.info("commandstats")
+
+    outcomes = await state.batches.accept_pack(f"{PACKS}p/", new_batches)
+
+    after = await redis.info("commandstats")
+    assert outcomes == ["accepted"] * 40
+    calls = after["cmdstat_evalsha"]["calls"] - before.get("cmdstat_evalsha", {"calls": 0})["calls"]
+    assert calls >= 3
+    assert await redis.zrange(f"{namespace}garbage", 0, -1) == [f"{PACKS}p/9.jsonl"]
+    # Asked for again from the start, each step meets its own.
+    assert await state.batches.accept_pack(f"{PACKS}p/", new_batches) == ["duplicate"] * 40
+
+
+async def test_a_later_step_needs_a_batch_that_has_kept_the_pack(state: State) -> None:
+    """As after a death between two steps, when another pack brings the same batches."""
+    manifests = [_batch(f"m-{number}").manifest for number in range(32)]
+    at = {
+        name: [msgspec.structs.replace(one, key=f"{PACKS}{name}/9.jsonl") for one in manifests]
+        for name in ("first", "second", "gone")
+    }
+    batches = {name: list(map(_placed, found)) for name, found in at.items()}
+    for name in ("first", "second"):
+        await state.files.reserve(f"{PACKS}{name}/", seconds=60)
+    await state.batches.accept_pack(f"{PACKS}first/", batches["first"][:16])
+
+    again = await state.batches.accept_pack(f"{PACKS}gone/", batches["gone"])
+    outcomes = await state.batches.accept_pack(f"{PACKS}second/", batches["second"])
+
+    assert again == ["duplicate"] * 16 + ["gone"] * 16
+    assert outcomes == ["duplicate"] * 16 + ["accepted"] * 16
+    found = await state.batches.many([one.id for one in manifests])
+    assert [one.fields["key"] for one in found] == [
+        *[f"{PACKS}first/9.jsonl"] * 16,
+        *[f"{PACKS}second/9.jsonl"] * 16,
+    ]
+    assert await state.files.garbage() == []
+
+
 async def test_a_lost_answer_is_asked_for_again_without_harm(state: State) -> None:
     manifest = _batch("m").manifest
     new_batches = [NewBatch(manifest.id, manifest.fingerprint, _fields(manifest))]
@@ -295,6 +344,11 @@ def _batch(
     **changes: Any,
 ) -> InlineBatch:
     return inline(message_id, body, reply=reply, correlation_id=message_id, **changes)
+
+
+def _placed(manifest: Manifest) -> NewBatch:
+    fields = {**_fields(manifest), "key": manifest.key}
+    return NewBatch(manifest.id, manifest.fingerprint, fields)
 
 
 def _fields(manifest: Manifest) -> dict[str, str | int]:

@@ -22,8 +22,10 @@ from redis.asyncio import Redis
 
 from cli.servers import free_port
 from gateway.settings import GatewaySettings
+from shared.ledger.packs import PACKS, pack_of, read_manifest, read_pack
 from shared.state import State
 from shared.state.state import NAMESPACE
+from tests.chaos.points import TOGETHER_POINTS
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller
 from tests.servers import storage_of
@@ -256,6 +258,67 @@ async def test_a_death_before_the_answer_is_met_by_the_same_key(
     assert again.status_code == 200
     assert [batch["id"] for batch in after] == [batch["id"] for batch in before]
     assert again.json() == before[0]
+
+
+@pytest.mark.parametrize("point", TOGETHER_POINTS)
+async def test_a_death_leaves_no_half_of_batches_that_share_a_write(
+    point: str, environment: dict[str, str], state: State, tmp_path: Path
+) -> None:
+    tenant = f"t{secrets.token_hex(4)}"
+    key = await state.keys.create(tenant)
+    doomed = {**environment, "BATCHYARD_CRASH_AT": point}
+    with process(doomed, tmp_path / "log") as child:
+        async with _client(doomed, key) as client:
+            file_id = await _upload(client, LINE)
+            answers = await asyncio.gather(
+                *(client.post("/v1/batches", json=_params(file_id)) for _ in range(24)),
+                return_exceptions=True,
+            )
+            await eventually(lambda: child.poll() == -signal.SIGKILL)
+    answered = {one.json()["id"] for one in answers if isinstance(one, httpx.Response)}
+
+    with process(environment, tmp_path / "log"):
+        async with _client(environment, key) as client:
+            listed = (await client.get("/v1/batches?limit=100")).json()["data"]
+
+        async def is_relayed() -> bool:
+            return await state.outbox.length("submissions") == 0
+
+        await eventually(is_relayed)
+
+    ids = {batch["id"] for batch in listed}
+    assert answered <= ids
+    assert {batch["status"] for batch in listed} <= {"validating"}
+    storage = storage_of(environment)
+    found = {key: await read_pack(storage, key) for key in await storage.keys(PACKS)}
+    packs = {
+        key: {line.manifest.id for line in lines}
+        for key, lines in found.items()
+        if lines[0].manifest.tenant == tenant
+    }
+    # All batches of a pack are there, or none; and a sweeper knows of the pack in that case.
+    kept = {key for key, shared in packs.items() if shared & ids}
+    assert all(packs[key] <= ids for key in kept)
+    assert len(kept) == 1 if point == "together.accepted" else packs
+    for key in packs:
+        await _assert_swept_in_a_day(environment, key, is_garbage=key not in kept)
+    for batch in listed:
+        record = await state.batches.get(batch["id"])
+        pack = pack_of(record.fields)
+        assert {one for one in packs if record.id in packs[one]} == {pack} - {""}
+        manifest = await read_manifest(storage, record.id, pack=pack)
+        assert manifest.message_id == record.fields["message_id"]
+    storage.close()
+
+
+async def _assert_swept_in_a_day(
+    environment: dict[str, str], pack: str, *, is_garbage: bool
+) -> None:
+    redis: Redis[str] = Redis.from_url(environment["BATCHYARD_REDIS_URL"], decode_responses=True)
+    at = await redis.zscore(f"{NAMESPACE}garbage", pack.removesuffix("0.jsonl"))
+    await redis.aclose()
+    assert (at is not None) == is_garbage
+    assert at is None or time.time() < at < time.time() + 86_500
 
 
 async def test_an_upload_outlives_a_death_at_every_point(

@@ -138,6 +138,18 @@ async def test_a_submission_goes_to_the_dispatchers_queue(
     assert await state.outbox.length("submissions") == 0
 
 
+async def test_a_submission_names_the_pack_of_its_manifest(
+    state: State, bus: Bus, amqp_url: str
+) -> None:
+    pack = {"pack": "packs/1/0.jsonl"}
+    await validating(state, submission=json.dumps({**json.loads(_SUBMISSION), **pack}))
+
+    await _relay(state, bus, amqp_url, "submissions").relay_some(wait_seconds=0)
+
+    [message] = await _taken(amqp_url, topology.SUBMIT_QUEUE)
+    assert json.loads(message.body) == {"batch_id": "batch_1", **pack}
+
+
 async def test_a_crash_before_the_removal_repeats_the_same_message(
     state: State, bus: Bus, amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

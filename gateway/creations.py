@@ -1,0 +1,88 @@
+"""Batches that are created while others are being written share the next write."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from shared.ledger.manifests import Manifest
+from shared.state import State
+from shared.storage import Storage
+from shared.submission.accept import Accepted, accept
+from shared.submission.together import accept_together
+from shared.tasks import end
+
+#: While one write is on its way, another one begins.
+_WRITES_AT_ONCE = 2
+#: So many are created in one step of Redis.
+_MAX_BATCHES = 16
+
+_Waiting = tuple[Manifest, asyncio.Future[Accepted]]
+
+
+class Creations:
+    """Creates batches. One that comes alone is written at once, and waits for no other."""
+
+    def __init__(self, state: State, storage: Storage) -> None:
+        self._state = state
+        self._storage = storage
+        self._waiting: deque[_Waiting] = deque()
+        self._writing = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(self, manifest: Manifest) -> Accepted:
+        """Create the batch, as `shared.submission.accept.accept` does.
+
+        Nobody may ever ask for it again. Raises TransientError while Redis or S3 is away.
+        """
+        if self._writing < _WRITES_AT_ONCE:
+            self._writing += 1
+            try:
+                return await accept(self._state, self._storage, manifest)
+            finally:
+                self._go_on()
+        created: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        self._waiting.append((manifest, created))
+        return await created
+
+    async def end(self) -> None:
+        """End the writes whose callers are gone."""
+        await end(*self._tasks)
+
+    def _go_on(self) -> None:
+        """Give the place of a write that has ended to those who wait."""
+        if not (group := self._next()):
+            self._writing -= 1
+            return
+        task = asyncio.create_task(self._write(group))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _next(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        while self._waiting and len(group) < _MAX_BATCHES:
+            one = self._waiting.popleft()
+            # Its caller may have gone.
+            if not one[1].done():
+                group.append(one)
+        return group
+
+    async def _write(self, group: Sequence[_Waiting]) -> None:
+        try:
+            for (_, created), outcome in zip(group, await self._outcomes(group), strict=True):
+                if created.done():
+                    continue
+                if isinstance(outcome, BaseException):
+                    created.set_exception(outcome)
+                else:
+                    created.set_result(outcome)
+        finally:
+            for _, created in group:
+                created.cancel()
+            self._go_on()
+
+    async def _outcomes(self, group: Sequence[_Waiting]) -> Sequence[Accepted | BaseException]:
+        if len(group) > 1:
+            manifests = [manifest for manifest, _ in group]
+            return await accept_together(self._state, self._storage, manifests)
+        alone = (accept(self._state, self._storage, manifest) for manifest, _ in group)
+        return await asyncio.gather(*alone, return_exceptions=True)
