@@ -548,7 +548,7 @@ async def test_a_plain_embedding_is_answered_as_vllms_own_way_answers_it(
 
     client = EngineClient(await asyncio.wrap_future(mini))
     randoms = random.Random("plain")
-    inputs = [odd_text(randoms) or "0" for _ in range(200)]
+    inputs: list[Any] = [odd_text(randoms) or "0" for _ in range(200)]
     inputs += ["word " * 300, [101, 7592, 102], [1] * 300, [-1], [10**9]]
     bodies = [{"model": EMBEDDER, "input": one} for one in inputs]
     bodies.append({**bodies[0], "encoding_format": "base64", "user": "somebody"})
