@@ -382,6 +382,7 @@ class BatchServer(LLMServer):
             idle_micros=idle,
             **self._meter.numbers._asdict(),
             start=self.clock.start,
+            rows=self._entrance.rows,
             batches=self._entrance.rows_of_batches(),
         )
 
