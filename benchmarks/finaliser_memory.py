@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -25,11 +26,11 @@ from shared.slices import Claim, Part, Slice, SliceUsage
 from shared.state import State
 from shared.storage import Storage
 
-_BATCH_KIB = 200 * 1024
-_ROWS_A_PART = 128
+BATCH_KIB = 200 * 1024
+ROWS_A_PART = 128
 #: Of each batch that is finished.
-_GOAL_MEBIBYTES = 64
-_MEBIBYTE = 1024 * 1024
+GOAL_MEBIBYTES = 64
+MEBIBYTE = 1024 * 1024
 _LANE = "m@gpu"
 _SMALL = ids.batch_id("acme", "small")
 
@@ -43,9 +44,11 @@ def _row(batch_id: str, row: int, size: int) -> bytes:
     return head.encode() + b"x" * (size - len(head) - 3) + b'"}\n'
 
 
-async def _make(state: State, storage: Storage, batch_id: str, parts: int, row_bytes: int) -> None:
-    """A batch that is ready to be finished; every tenth row of a part is an error."""
-    rows = parts * _ROWS_A_PART
+async def planned(
+    state: State, storage: Storage, batch_id: str, parts: int
+) -> AsyncIterator[Claim]:
+    """A new batch's slices, each claimed."""
+    rows = parts * ROWS_A_PART
     fields: dict[str, str | int] = {
         "id": batch_id,
         "tenant": "acme",
@@ -60,7 +63,7 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int, row_b
         "priority": 5,
     }
     await state.batches.accept(batch_id, "print", fields, input_file=None, submission=None)
-    plan = [Slice(0, 1, index * _ROWS_A_PART, _ROWS_A_PART, 1) for index in range(parts)]
+    plan = [Slice(0, 1, index * ROWS_A_PART, ROWS_A_PART, 1) for index in range(parts)]
     await state.slices.plan(batch_id, "p", 0, plan)
     await state.apply(
         batch_id,
@@ -70,20 +73,24 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int, row_b
     await state.lanes.feed(_LANE, [f"{batch_id}:{index}" for index in range(parts)])
     await state.lanes.open_job(_LANE, "", "job")
     while claims := await state.claims.take(
-        _LANE, "job", lease_seconds=600, slices=100, rows=100 * _ROWS_A_PART
+        _LANE, "job", lease_seconds=600, slices=100, rows=100 * ROWS_A_PART
     ):
         for claim in claims:
-            await _commit(state, storage, claim, row_bytes)
+            yield claim
 
 
-async def _commit(state: State, storage: Storage, claim: Claim, row_bytes: int) -> None:
+async def commit(
+    state: State, storage: Storage, claim: Claim, row_bytes: int, *, has_errors: bool = True
+) -> None:
+    """Commit the slice; every tenth row is an error, or none."""
     batch_id, first = claim.batch_id, claim.slice.first_row
-    numbers = range(first, first + _ROWS_A_PART)
-    output = b"".join(_row(batch_id, row, row_bytes) for row in numbers if row % 10)
-    error = b"".join(_row(batch_id, row, row_bytes) for row in numbers if not row % 10)
+    numbers = range(first, first + ROWS_A_PART)
+    failed = {row for row in numbers if has_errors and not row % 10}
+    output = b"".join(_row(batch_id, row, row_bytes) for row in numbers if row not in failed)
+    error = b"".join(_row(batch_id, row, row_bytes) for row in sorted(failed))
     key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
     etag = (await storage.put(key, output + error)).etag
-    part = Part(key, etag, len(output), len(error), _ROWS_A_PART, SliceUsage(_ROWS_A_PART))
+    part = Part(key, etag, len(output), len(error), ROWS_A_PART, SliceUsage(ROWS_A_PART))
     await state.claims.commit(claim, part)
 
 
@@ -103,7 +110,7 @@ async def _finish(redis_url: str, batches: int, *where: str) -> None:
     seconds, used = time.perf_counter() - began, time.process_time() - used
     ends = [(await state.batches.get(one)).status for one in _large(batches)]
     is_completed = set(ends) == {Status.COMPLETED}
-    print(json.dumps([(peak - before) / _MEBIBYTE, seconds, used, is_completed]))
+    print(json.dumps([(peak - before) / MEBIBYTE, seconds, used, is_completed]))
     await state.close()
     storage.close()
 
@@ -113,9 +120,9 @@ async def _prepare(
 ) -> None:
     state, storage = State(redis_url), Storage(*where)
     await storage.prepare()
-    await _make(state, storage, _SMALL, 2, row_bytes)
-    for batch_id in _large(batches):
-        await _make(state, storage, batch_id, parts, row_bytes)
+    for batch_id, number in ((_SMALL, 2), *((one, parts) for one in _large(batches))):
+        async for claim in planned(state, storage, batch_id, number):
+            await commit(state, storage, claim, row_bytes)
     await state.close()
     storage.close()
 
@@ -131,7 +138,7 @@ def main() -> int:
         redis_url, *where = options.finish
         asyncio.run(_finish(redis_url, options.batches, *where))
         return 0
-    parts = max(1, _BATCH_KIB // (_ROWS_A_PART * options.row_kib))
+    parts = max(1, BATCH_KIB // (ROWS_A_PART * options.row_kib))
     with tempfile.TemporaryDirectory(prefix="finaliser-memory-") as folder:
         keys = secrets.token_hex(10), secrets.token_hex(20)
         redis = Redis(Path(folder), secrets.token_hex(8))
@@ -149,8 +156,8 @@ def main() -> int:
             redis.kill()
             s3.kill()
     growth, seconds, used, is_completed = json.loads(ended.stdout.splitlines()[-1])
-    size = options.batches * parts * _ROWS_A_PART * options.row_kib / 1024
-    goal = options.batches * _GOAL_MEBIBYTES
+    size = options.batches * parts * ROWS_A_PART * options.row_kib / 1024
+    goal = options.batches * GOAL_MEBIBYTES
     print(
         f"{size:.0f} MiB in {options.batches} x {parts} parts: finished in {seconds:.1f} s, "
         f"memory grew by {growth:.1f} MiB (goal: at most {goal}); "

@@ -13,6 +13,7 @@ from dispatcher import health
 from dispatcher.bills import Bills
 from dispatcher.cluster import Cluster
 from dispatcher.datasets import DatasetInputs
+from dispatcher.early_files import EarlyFiles
 from dispatcher.election import Election
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.finaliser import Finaliser
@@ -205,6 +206,7 @@ def _build_leader(
     additions: Additions,
 ) -> Leader:
     state, storage = services.state, services.storage
+    early_files = EarlyFiles(state, storage)
     finaliser = Finaliser(
         state,
         storage,
@@ -213,6 +215,7 @@ def _build_leader(
         keep_parts=settings.keep_parts,
         open_inputs=OpenInputs(state, storage, file_seconds=settings.file_seconds),
         cache=cache,
+        early_files=early_files,
     )
     lanes = LaneKeeper(
         state,
@@ -254,6 +257,7 @@ def _build_leader(
         pipelines=PipelineKeeper(
             state, storage, catalog, additions, output_seconds=settings.output_seconds
         ),
+        early_files=early_files,
         bills=None if settings.bills == "none" else Bills(state, storage, catalog, settings.bills),
     )
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import structlog
 
+from dispatcher.early_files import EarlyFiles
 from dispatcher.open_inputs import OpenInputs
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
@@ -54,10 +55,12 @@ class Finaliser:
         tables: Tables | None = None,
         open_inputs: OpenInputs | None = None,
         cache: RowCache | None = None,
+        early_files: EarlyFiles | None = None,
     ) -> None:
         """A part for which S3 fails, while it answers for others, is given up after that time.
 
-        Parts are kept for a day after the batch's end, or swept at once.
+        Parts are kept for a day after the batch's end, or swept at once. Without `early_files`, no
+        output file is begun before its batch has ended.
         """
         self._state = state
         self._storage = storage
@@ -65,6 +68,7 @@ class Finaliser:
         self._tables = tables or Tables(storage)
         self._open_inputs = open_inputs or OpenInputs(state, storage)
         self._cache = cache
+        self._early_files = early_files or EarlyFiles(state, storage)
         self._output_seconds = output_seconds
         self._tag_results = tag_results
         self._keep_parts = keep_parts
@@ -147,8 +151,9 @@ class Finaliser:
         return now < self._unanswered.setdefault(batch_id, now) + self._unanswered_seconds
 
     async def _make_files(self, record: BatchRecord, event: Event, part: Part | None) -> Results:
+        early = await self._early_files.take(record, event)
         try:
-            results = await self._files.make(record, event, part)
+            results = await self._files.make(record, event, part, early=early)
         except InputLostError:
             # The input is the sender's own object, which may be deleted before its rows have run.
             log.warning("batch.input_lost", batch_id=record.id)

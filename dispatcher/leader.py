@@ -4,6 +4,7 @@ import asyncio
 
 from dispatcher.bills import Bills
 from dispatcher.duties import repeat
+from dispatcher.early_files import EarlyFiles
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.job_records import JobRecords
 from dispatcher.pipelines import PipelineKeeper
@@ -36,10 +37,12 @@ class Leader:
         engine_watch: EngineWatch | None = None,
         bills: Bills | None = None,
         pipelines: PipelineKeeper | None = None,
+        early_files: EarlyFiles | None = None,
     ) -> None:
         """Without `job_records`, Ray keeps them; without `engine_watch`, nobody sees engines.
 
-        Without `bills`, nobody writes any; without `pipelines`, nobody hands on any rows.
+        Without `bills`, nobody writes any; without `pipelines`, nobody hands on any rows; without
+        `early_files`, every output file is made after its batch's last row.
         """
         self._rounds = rounds
         self._windows = windows
@@ -50,6 +53,7 @@ class Leader:
         self._engine_watch = engine_watch
         self._bills = bills
         self._pipelines = pipelines
+        self._early_files = early_files
         #: Whether the duties are under way.
         self.leads = False
 
@@ -59,11 +63,13 @@ class Leader:
         engines = [] if self._engine_watch is None else [self._engine_watch.look]
         bills = [] if self._bills is None else [self._bills.write]
         pipelines = [] if self._pipelines is None else [self._pipelines.run()]
+        early_files = [] if self._early_files is None else [self._early_files.run()]
         duties = [
             asyncio.create_task(duty)
             for duty in (
                 self._rounds.run(),
                 *pipelines,
+                *early_files,
                 # These two return only when Redis is lost.
                 repeat(self._windows.watch, every_seconds=1),
                 repeat(self._deliverer.deliver, every_seconds=1),

@@ -26,6 +26,13 @@ class Results(NamedTuple):
     error: Assembled | None
 
 
+class EarlyOutput(NamedTuple):
+    """An output file that is there already, None if it would be empty, and the rows in it."""
+
+    file: Assembled | None
+    check: RowCheck
+
+
 class ResultFiles:
     """Makes the files of batches whose parts are frozen, so every attempt gives the same bytes."""
 
@@ -34,22 +41,33 @@ class ResultFiles:
         self._storage = storage
 
     async def make(
-        self, record: BatchRecord, event: Event, part: Part | None, *, has_names: bool = True
+        self,
+        record: BatchRecord,
+        event: Event,
+        part: Part | None,
+        *,
+        early: EarlyOutput | None = None,
+        has_names: bool = True,
     ) -> Results:
         """The files of a batch that ends by this event, or the `part` that is its file.
+
+        An output file that was made `early` is not made again.
 
         Without names, the lines of rows that never ran have a `custom_id` of null. Raises
         InputLostError if the names cannot be read, BrokenObjectError or NotFoundError for a part
         that is not as it was committed, and IncompleteError unless the parts hold every row exactly
         once.
         """
-        check = RowCheck(record.number("total") if "plan" in record.fields else 0)
+        check = early.check if early else new_check(record)
         if part is not None:
             results = await self._adopt(record, part, check)
         else:
             closing = None if event is Event.OUTPUT_COMMITTED else CLOSING_REASONS[record.status]
             lines = ResultLines(self._state, self._storage, record, check)
-            output = await self._write(record, event, "output", lines.output())
+            if early is not None:
+                output = early.file
+            else:
+                output = await self.write_output(record, event, lines.output())
             crash.point("finaliser.output_written")
             errors = lines.errors(closing, has_names=has_names)
             # Without names the bytes differ, so they get another key.
@@ -58,6 +76,12 @@ class ResultFiles:
             results = Results(output, error)
         check.finish(record.id)
         return results
+
+    async def write_output(
+        self, record: BatchRecord, event: Event, lines: AsyncIterator[bytes]
+    ) -> Assembled | None:
+        """Write the output file of these lines; None if there are none."""
+        return await self._write(record, event, "output", lines)
 
     async def part_as_file(self, record: BatchRecord) -> Part | None:
         """The batch's only part, if it holds just what its output or error file would hold."""
@@ -109,8 +133,8 @@ class ResultFiles:
         digest, rows = hashlib.sha256(), 0
 
         async def counted() -> AsyncIterator[bytes]:
-            nonlocal rows
-            chunk = first
+            nonlocal first, rows
+            chunk, first = first, b""
             while True:
                 rows += chunk.count(b"\n")
                 digest.update(chunk)
@@ -132,6 +156,11 @@ class ResultFiles:
             rows=rows,
             file_id=ids.output_file_id(record.id, kind),
         )
+
+
+def new_check(record: BatchRecord) -> RowCheck:
+    """A check of the rows of this batch, of which there are none without a plan."""
+    return RowCheck(record.number("total") if "plan" in record.fields else 0)
 
 
 async def _first_of(chunks: AsyncIterator[bytes]) -> bytes:

@@ -53,13 +53,18 @@ class ResultLines:
         self._copies: dict[str, InputReader] = {}
         self._reading_without_copy = asyncio.Lock()
 
-    async def output(self) -> AsyncIterator[bytes]:
-        """The lines of the output file, in chunks; what a large part has of it is a `ReadBytes`."""
+    async def output(
+        self, planned: AsyncIterator[PlannedSlice] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of the output file, in chunks; what a large part has of it is a `ReadBytes`.
+
+        Those of these slices alone, if they are given: whole stretches, in order.
+        """
 
         def fetch(planned: PlannedSlice) -> Awaitable[bytes]:
             return self._fetch(planned.part, _output_section)
 
-        async with aclosing(self._ahead(fetch)) as stretches_:
+        async with aclosing(self._ahead(fetch, planned or self._planned())) as stretches_:
             async for stretch, body in stretches_:
                 if body is not None:
                     self._check.add_lines(body)
@@ -84,7 +89,7 @@ class ResultLines:
             names = self._names(planned.slice, has_names=has_names)
             return await asyncio.gather(body, names)
 
-        async with aclosing(self._ahead(fetch)) as stretches_:
+        async with aclosing(self._ahead(fetch, self._planned())) as stretches_:
             async for stretch, found in stretches_:
                 reasons = [reason_for(self._record, planned, closing) for planned in stretch]
                 if found is not None:
@@ -172,7 +177,7 @@ class ResultLines:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
 
     async def _ahead(
-        self, fetch: Callable[[PlannedSlice], Awaitable[T]]
+        self, fetch: Callable[[PlannedSlice], Awaitable[T]], planned: AsyncIterator[PlannedSlice]
     ) -> AsyncGenerator[tuple[list[PlannedSlice], T | None], None]:
         """Each stretch in order. A lone slice comes with what is fetched for it, several with None.
 
@@ -180,7 +185,7 @@ class ResultLines:
         """
         ahead: deque[tuple[list[PlannedSlice], asyncio.Future[T] | None]] = deque()
         try:
-            async for stretch in stretches(self._planned()):
+            async for stretch in stretches(planned):
                 is_lone = len(stretch) == 1
                 ahead.append(
                     (stretch, asyncio.ensure_future(fetch(stretch[0])) if is_lone else None)

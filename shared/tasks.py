@@ -1,6 +1,8 @@
-"""Reliable cancellation of asyncio tasks."""
+"""Reliable cancellation of asyncio tasks, and what has to be done all the same."""
 
 import asyncio
+import time
+from collections.abc import Coroutine
 from typing import Any
 
 
@@ -16,3 +18,18 @@ async def end(*tasks: "asyncio.Task[Any]", patience_seconds: float = 1) -> None:
         await asyncio.wait(running, timeout=patience_seconds)
     # This retrieves their exceptions, so that asyncio does not log them as never retrieved.
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def see_through(work: Coroutine[Any, Any, None], *, seconds: float) -> None:
+    """Clean up although one is cancelled, and perhaps again, as `end` does; raise anew afterwards.
+
+    A cancellation after so many seconds ends it.
+    """
+    task, until = asyncio.create_task(work), time.monotonic() + seconds
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if time.monotonic() > until:
+                task.cancel()
+                raise

@@ -18,6 +18,7 @@ from minio.error import S3Error
 from shared.errors import TransientError
 from shared.storage.calls import Calls
 from shared.storage.errors import StorageRefusedError
+from shared.tasks import see_through
 
 #: The size of a part, above S3's minimum of 5 MiB. One upload keeps a few parts in memory.
 PART_BYTES = 8 * 1024 * 1024
@@ -28,6 +29,8 @@ MIN_PART_BYTES = 5 * 1024 * 1024
 MAX_PARTS = 10_000
 #: Each copy keeps a thread for as long as S3 takes, and other calls need threads too.
 COPIES_AT_ONCE = 4
+#: S3 is told within this time that an upload ends, if the process has to stop.
+_ABANDON_SECONDS = 5.0
 
 
 class Stored(NamedTuple):
@@ -95,10 +98,7 @@ class MultipartUploads:
             # Called once: after a lost answer, a repeat could not tell what happened.
             return await self._calls.in_thread(lambda: self._complete(key, upload, etags))
         except BaseException:
-            # Also if cancelled. A part still on its way would outlive the abort.
-            await asyncio.gather(*sending, return_exceptions=True)
-            with suppress(TransientError, StorageRefusedError):
-                await self._calls.call(lambda: self._abort(key, upload))
+            await see_through(self._abandon(key, upload, sending), seconds=_ABANDON_SECONDS)
             raise
 
     async def send(self, key: str, upload: str, index: int, part: bytes) -> str:
@@ -116,6 +116,12 @@ class MultipartUploads:
             for name in {key, unquote(key)}:
                 await self._calls.call(partial(self._abort, name, upload))
         return len(abandoned)
+
+    async def _abandon(self, key: str, upload: str, sending: list[asyncio.Task[str]]) -> None:
+        # A part still on its way would outlive the abort.
+        await asyncio.gather(*sending, return_exceptions=True)
+        with suppress(TransientError, StorageRefusedError):
+            await self._calls.call(lambda: self._abort(key, upload))
 
     def _begin(self, key: str) -> str:
         return self._client._create_multipart_upload(self._bucket, key, {})  # noqa: SLF001

@@ -225,14 +225,13 @@ class Storage:
         a `ReadBytes` of 8 MiB or more. Each more of the `parts_at_once` takes twice `PART_BYTES`.
         """
         async with aclosing(parts_of(chunks)) as parts:
-            first = await anext(parts, b"")
-            if len(first) < PART_BYTES:
-                return await self.put(key, first)
+            part = await anext(parts, b"")
+            if len(part) < PART_BYTES:
+                return await self.put(key, part)
             size = 0
 
             async def send(upload: str, sending: list[asyncio.Task[str]]) -> None:
-                nonlocal size
-                part = first
+                nonlocal part, size
                 while part:
                     size += len(part)
                     sending.append(
@@ -240,6 +239,8 @@ class Storage:
                     )
                     # A copy takes no memory, so several may be on their way.
                     left = (COPIES_AT_ONCE if isinstance(part, ReadBytes) else parts_at_once) - 1
+                    # A slow source keeps no part that was sent in memory.
+                    part = b""
                     part = await anext(parts, b"")
                     latest = sending[-COPIES_AT_ONCE:]
                     for task in latest[: len(latest) - left]:

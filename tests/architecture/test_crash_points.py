@@ -5,21 +5,29 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.architecture.sources import ROOT, files, nodes
-from tests.chaos.points import LEAVING_POINTS, POINTS, REBUILD_POINTS, TOGETHER_POINTS
+from tests.chaos.points import (
+    EARLY_POINTS,
+    LEAVING_POINTS,
+    POINTS,
+    REBUILD_POINTS,
+    TOGETHER_POINTS,
+)
 
 #: The run that dies at all of POINTS; tests/chaos/test_chaos.py starts it.
 _RUN = "--points"
 
 
 def test_each_point_of_the_code_has_a_test_that_dies_there() -> None:
-    apart = (REBUILD_POINTS, LEAVING_POINTS, TOGETHER_POINTS)
+    apart = (REBUILD_POINTS, LEAVING_POINTS, TOGETHER_POINTS, EARLY_POINTS)
     tested = {name for names in (*POINTS.values(), *apart) for name in names}
 
     assert set(_points()) == tested
     assert f'"{_RUN}"' in (ROOT / "tests/chaos/test_chaos.py").read_text()
     assert "REBUILD_POINTS" in (ROOT / "tests/integration/cli/test_rebuild.py").read_text()
     assert "TOGETHER_POINTS" in (ROOT / "tests/integration/gateway/test_process.py").read_text()
-    assert "LEAVING_POINTS" in (ROOT / "tests/integration/dispatcher/test_leaving.py").read_text()
+    folder = ROOT / "tests/integration/dispatcher"
+    assert "LEAVING_POINTS" in (folder / "test_leaving.py").read_text()
+    assert "EARLY_POINTS" in (folder / "test_early_files.py").read_text()
 
 
 def test_a_name_stands_for_one_place() -> None:

@@ -100,3 +100,7 @@ TOGETHER_POINTS = ("together.packed", "together.accepted")
 #: Of batches that leave Redis, minutes after their end;
 #: tests/integration/dispatcher/test_leaving.py dies at each.
 LEAVING_POINTS = ("leaving.kept",)
+
+#: Of output files that are begun early, which only large batches have;
+#: tests/integration/dispatcher/test_early_files.py dies at each.
+EARLY_POINTS = ("early_files.waits",)

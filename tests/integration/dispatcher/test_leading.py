@@ -24,8 +24,9 @@ from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from tests.batches import JOB, LANE, claim, in_status
+from tests.conftest import minio_client
 from tests.eventually import eventually, wait_until
-from tests.integration.dispatcher.conftest import BatchYard, lines
+from tests.integration.dispatcher.conftest import BatchYard, good, lines
 from tests.receiver import receiving
 from tests.servers import S3
 from tests.webhooks import an_endpoint, let_claims_run_out
@@ -137,6 +138,37 @@ def running(environment: dict[str, str], folder: Path) -> Iterator[Dispatcher]:
             process.send_signal(signal.SIGCONT)
             process.kill()
         process.wait(30)
+
+
+async def test_one_that_stops_leaves_no_early_file_and_the_next_begins_another_one(
+    yard: BatchYard, environment: dict[str, str], s3: S3, tmp_path: Path
+) -> None:
+    batch_id = await yard.plan(lines(12))
+    *claims, last = await yard.claim(batch_id)
+    answers = [good("x" * 4 * 1024 * 1024)] * 3
+    for one in claims:
+        await yard.commit(one, answers)
+    await yard.state.claims.release(last)
+    with running(environment, tmp_path) as first:
+        await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
+        first.signal(signal.SIGTERM)
+        wait_until(lambda: first.process.poll() is not None, 60)
+    assert _uploads(s3, yard.storage) == set()
+
+    with running(environment, tmp_path):
+        await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
+        again: list[Claim] = []
+
+        async def is_claimed() -> bool:
+            job = await yard.state.lanes.open_job(LANE, "", JOB)
+            again.extend(await claim(yard.state, lease_seconds=3600, job=job))
+            return bool(again)
+
+        await eventually(is_claimed)
+        await yard.commit(again[0], answers)
+        await eventually(lambda: _is_completed(yard.state, batch_id))
+
+    assert _uploads(s3, yard.storage) == set()
 
 
 async def test_one_leads_and_the_other_takes_over_when_it_is_killed(
@@ -279,3 +311,13 @@ async def eventually_in_progress(yard: BatchYard, batch_id: str) -> None:
 
 async def is_in(state: State, batch_id: str, status: Status) -> bool:
     return (await state.batches.get(batch_id)).status is status
+
+
+def _uploads(s3: S3, storage: Storage) -> set[str]:
+    """The ids of what has been begun in S3."""
+    found = minio_client(s3)._list_multipart_uploads(storage.bucket)  # noqa: SLF001  # the client shows them nowhere else
+    return {upload.upload_id or "" for upload in found.uploads}
+
+
+async def _is_completed(state: State, batch_id: str) -> bool:
+    return (await state.batches.get(batch_id)).status is Status.COMPLETED

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from shared.tasks import end
+from shared.tasks import end, see_through
 
 
 async def test_all_are_over_afterwards() -> None:
@@ -51,3 +51,39 @@ async def test_what_one_raises_is_left_to_whoever_asks() -> None:
 
 async def test_none_is_over_at_once() -> None:
     await end()
+
+
+async def test_what_is_cleaned_up_is_done_although_one_is_cancelled_again() -> None:
+    done = asyncio.Event()
+
+    async def clean() -> None:
+        await asyncio.sleep(0.05)
+        done.set()
+
+    task = asyncio.create_task(see_through(clean(), seconds=60))
+    await asyncio.sleep(0)
+
+    await end(task, patience_seconds=0.01)
+
+    assert done.is_set()
+    assert not task.cancelled()
+
+
+async def test_a_cleaning_that_takes_too_long_is_cancelled() -> None:
+    cleaning = asyncio.Event()
+    cancelled = asyncio.Event()
+
+    async def clean() -> None:
+        cleaning.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    task = asyncio.create_task(see_through(clean(), seconds=0))
+    await cleaning.wait()
+
+    await end(task)
+
+    assert task.cancelled()
+    await asyncio.wait_for(cancelled.wait(), 60)
