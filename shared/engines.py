@@ -105,8 +105,6 @@ class ReplicaNumbers(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     #: An older version has deployed replicas that do not tell these.
     start: Start | None = None
-    #: Rows of batches that wait in front of vLLM or are in it.
-    rows: int | None = None
     #: How far the rows of batches are.
     batches: Mapping[str, RowsInEngine] = {}
 

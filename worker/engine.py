@@ -382,7 +382,6 @@ class BatchServer(LLMServer):
             idle_micros=idle,
             **self._meter.numbers._asdict(),
             start=self.clock.start,
-            rows=self._entrance.rows,
             batches=self._entrance.rows_of_batches(),
         )
 

@@ -135,7 +135,6 @@ class LaneJob:
             lanes=self._pools.lanes,
             is_busy=self._is_busy,
             slices_held=lambda: self._load.held_in_all,
-            on_rows=self._note_rows,
         )
         self._keeper = (
             None
@@ -206,10 +205,6 @@ class LaneJob:
 
     def _rows_claimed(self) -> int:
         return sum(claim.slice.rows for claim in self._load.claims)
-
-    def _note_rows(self, rows: int) -> None:
-        self._load.note_rows(rows)
-        self._woken.set()
 
     def _is_busy(self) -> bool:
         return bool(self._load.claims) or self._is_wanted

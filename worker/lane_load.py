@@ -59,8 +59,6 @@ class LaneLoad:
         self.held_in_all = 0
         self._direct: dict[_Key, tuple[Room, Claim]] = {}
         self._waves: list[list[Claim]] = []
-        #: How many rows its engines lack, less those that were given to them since they said so.
-        self._lacking = 0
         #: Slices of waves that were put back before their turn came, as far as it is known.
         self._put_back = set[_Key]()
 
@@ -80,7 +78,6 @@ class LaneLoad:
     def begin_direct(self, claim: Claim, room: Room = Room.ANY) -> None:
         """Count a slice that runs directly."""
         self._direct[_key(claim)] = room, claim
-        self._lacking = max(0, self._lacking - claim.slice.rows)
 
     def end_direct(self, claim: Claim) -> None:
         del self._direct[_key(claim)]
@@ -125,16 +122,10 @@ class LaneLoad:
     def free_direct_rows(self) -> int:
         """How many more rows may run directly.
 
-        Small slices may always start, and large ones while no wave feeds the engine, or while it
-        has fewer rows than it could: most of those of the slices that run may be done.
+        Small slices may always start, and large ones while no wave feeds the engine.
         """
-        running, most = self._rows(Room.ANY), 2 * self.rows_in_engine()
-        unused = max(self._max_direct_rows, most - sum(map(self._flowing_rows, self._waves)))
-        return max(unused - running, min(self._lacking, most - running))
-
-    def note_rows(self, rows: int) -> None:
-        """Know how many rows the engines have, waiting or inside."""
-        self._lacking = max(0, self.rows_in_engine() - rows)
+        unused = 2 * self.rows_in_engine() - sum(map(self._flowing_rows, self._waves))
+        return max(self._max_direct_rows, unused) - self._rows(Room.ANY)
 
     def free_small_rows(self) -> int:
         """How many more rows of small batches may run directly, although others have the room."""

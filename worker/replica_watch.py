@@ -30,19 +30,16 @@ class ReplicaWatch:
         lanes: tuple[Lane, ...],
         is_busy: Callable[[], bool],
         slices_held: Callable[[], int],
-        on_rows: Callable[[int], None],
     ) -> None:
         """While nothing `is_busy`, nobody is asked: calls would keep an engine from its sleep.
 
         `slices_held` says how many slices the job has had in all: some are over between two looks.
-        `on_rows` is told how many rows the engines have, if all of them say so.
         """
         self._state = state
         self._engines = engines
         self._lanes = lanes
         self._is_busy = is_busy
         self._slices_held = slices_held
-        self._on_rows = on_rows
 
     async def run(self) -> None:
         """Ask until cancelled; once more after the last work has ended."""
@@ -55,15 +52,9 @@ class ReplicaWatch:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        rows: list[int | None] = []
         for lane in self._lanes:
             try:
                 if found := await self._engines.numbers(lane):
-                    rows += [one.rows for one in found]
                     await self._state.engines.count(lane.name, found)
             except TransientError as error:
-                rows.append(None)
                 log.debug("engine.not_counted", lane=lane.name, reason=str(error))
-        known = [one for one in rows if one is not None]
-        if known and len(known) == len(rows):
-            self._on_rows(sum(known))

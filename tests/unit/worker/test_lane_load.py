@@ -67,29 +67,6 @@ def test_beside_a_wave_that_flows_only_small_slices_run_directly() -> None:
     assert load.free_direct_rows() == 1024
 
 
-def test_beside_a_wave_large_slices_run_directly_as_far_as_the_engine_lacks_rows() -> None:
-    load = _load()
-    wave = [_claim(index, 600) for index in range(3)]
-    load.hold(wave)
-    load.begin_wave(wave)
-    load.drop(wave[0])
-    assert load.free_direct_rows() == 64
-
-    load.note_rows(300)
-    assert load.free_direct_rows() == 2 * 256 - 300
-
-    load.begin_direct(_claim(3, 200))
-    assert load.free_direct_rows() == 12
-
-    # Of these, nothing comes to the engine: they may not become more and more.
-    load.begin_direct(_claim(4, 800))
-    load.note_rows(0)
-    assert load.free_direct_rows() == 1024 - 1000
-
-    load.note_rows(600)
-    assert load.free_direct_rows() <= 0
-
-
 def test_small_batches_have_room_that_nothing_else_takes() -> None:
     load = _load()
     load.begin_direct(_claim(0, 2000))
