@@ -25,7 +25,7 @@ _SOURCES = {
     SMALL: SMALL, WIDE: SMALL, SHARED: SMALL, EMBED: EMBED, EMBEDS: EMBED, LARGE: LARGE,
 }  # fmt: skip
 _SOURCES_OF_CARDS = {EACH: LARGE, TENSOR: LARGE}
-_EMBED_REPLICAS = 3
+_EMBED_REPLICAS = 4
 _GIBIBYTE = 1024**3
 #: Of the card, by model: the part that Ray counts, the part that vLLM wants to be free when it
 #: starts, and GiB of the KV cache.
