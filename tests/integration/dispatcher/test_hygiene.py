@@ -44,7 +44,7 @@ _EACH = {"record-0.json", "manifest.json", "0.jsonl", "commit.json"}
 #: Of these there is a fixed number, of a tenant, a lane or the fleet.
 _FIXED = {
     "batches", "changes", "ended", "endings", "lanes", "lane:cost", "lane:done", "lane:job",
-    "lane:served", "outbox", "totals", "webhook", "webhooks",
+    "lane:served", "lane:usage", "lane:usage-since", "outbox", "totals", "webhook", "webhooks",
 }  # fmt: skip
 #: Which of them there are for batches only.
 _OF_BATCHES = {"batches", "changes", "endings"}
