@@ -34,7 +34,7 @@ _OF_THE_CARD = {
     WIDE: (0.1, 0.05, 2.5),
     SHARED: (0.05, 0.04, 0.75),
     EMBED: (0.05, 0.02, 0.25),
-    EMBEDS: (0.05, 0.02, 0.25),
+    EMBEDS: (0.03, 0.02, 0.25),
     LARGE: (0.4, 0.2, 7.0),
     # No two of them fit on one card.
     EACH: (0.55, 0.2, 7.0),
