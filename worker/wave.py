@@ -66,12 +66,12 @@ def run_wave(
     """Run the slices up to their commits; blocks until the last one. Meant for a thread.
 
     A slice goes back if the engine has had no replica for `patience_seconds`. `wave` is the trace
-    context of the wave. `mappers` processes share the rows in the engine.
+    context of the wave. `mappers` processes run blocks. Each may have `rows_in_engine` rows there:
+    when the others have run out of blocks, the last one has to keep the engine full alone.
     """
     blocks = grouped(claims)
     mappers = min(mappers, len(blocks))
-    rows_of_mapper = -(-rows_in_engine // mappers)
-    of_mapper = blocks_at_once(blocks, rows_of_mapper)
+    of_mapper = blocks_at_once(blocks, rows_in_engine)
     # `from_arrow` would ask for the schema of each block in a task of its own, for which Ray starts
     # as many processes as it has processors.
     ray.data.from_items(
@@ -87,7 +87,7 @@ def run_wave(
         fn_constructor_kwargs={
             "app_name": app_name,
             "pool": pool,
-            "rows_in_engine": rows_of_mapper,
+            "rows_in_engine": rows_in_engine,
             "rows_of_call": rows_of_call,
             "blocks_at_once": of_mapper,
             "share_prefixes": share_prefixes,
