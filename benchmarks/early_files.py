@@ -9,13 +9,10 @@ seconds of its core.
 import argparse
 import asyncio
 import json
-import secrets
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
@@ -25,9 +22,9 @@ from benchmarks.finaliser_memory import (
     MEBIBYTE,
     ROWS_A_PART,
     commit,
+    own_servers,
     planned,
 )
-from cli.servers import CephS3, Redis
 from dispatcher.early_files import EarlyFiles
 from dispatcher.finaliser import Finaliser
 from shared import ids
@@ -112,20 +109,10 @@ def main() -> int:
         asyncio.run(_finish(redis_url, batch_id, is_early == "1", *where))
         return 0
     found = {}
-    with tempfile.TemporaryDirectory(prefix="early-files-") as folder:
-        keys = secrets.token_hex(10), secrets.token_hex(20)
-        redis = Redis(Path(folder), secrets.token_hex(8))
-        s3 = CephS3(Path(folder), *keys)
-        try:
-            redis.start()
-            s3.start()
-            own = (s3.endpoint, *keys, "early-files")
-            for is_early in (False, True):
-                running = _commit_all(redis.url, own, options, is_early=is_early)
-                found[is_early] = asyncio.run(running)
-        finally:
-            redis.kill()
-            s3.kill()
+    with own_servers("early-files") as (redis_url, own):
+        for is_early in (False, True):
+            running = _commit_all(redis_url, own, options, is_early=is_early)
+            found[is_early] = asyncio.run(running)
     for is_early, (seconds, growth, used, _) in found.items():
         print(
             f"{'begun early' if is_early else 'made at the end'}: {seconds:.2f} s from the last "

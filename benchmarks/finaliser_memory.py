@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -94,6 +95,22 @@ async def commit(
     await state.claims.commit(claim, part)
 
 
+@contextmanager
+def own_servers(bucket: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """A Redis and an S3 server that nothing else uses: Redis's URL, and what `Storage` is given."""
+    with tempfile.TemporaryDirectory(prefix=f"{bucket}-") as folder:
+        keys = secrets.token_hex(10), secrets.token_hex(20)
+        redis = Redis(Path(folder), secrets.token_hex(8))
+        s3 = CephS3(Path(folder), *keys)
+        try:
+            redis.start()
+            s3.start()
+            yield redis.url, (s3.endpoint, *keys, bucket)
+        finally:
+            redis.kill()
+            s3.kill()
+
+
 async def _finish(redis_url: str, batches: int, *where: str) -> None:
     """Finish a small batch to warm up, then the large ones; print its growth and seconds."""
     state, storage = State(redis_url), Storage(*where)
@@ -139,22 +156,12 @@ def main() -> int:
         asyncio.run(_finish(redis_url, options.batches, *where))
         return 0
     parts = max(1, BATCH_KIB // (ROWS_A_PART * options.row_kib))
-    with tempfile.TemporaryDirectory(prefix="finaliser-memory-") as folder:
-        keys = secrets.token_hex(10), secrets.token_hex(20)
-        redis = Redis(Path(folder), secrets.token_hex(8))
-        s3 = CephS3(Path(folder), *keys)
-        try:
-            redis.start()
-            s3.start()
-            own = (s3.endpoint, *keys, "finaliser-memory")
-            row_bytes = options.row_kib * 1024
-            asyncio.run(_prepare(redis.url, own, parts, row_bytes, options.batches))
-            command = [sys.executable, "-m", "benchmarks.finaliser_memory"]
-            command += ["--batches", str(options.batches), "--finish", redis.url, *own]
-            ended = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        finally:
-            redis.kill()
-            s3.kill()
+    with own_servers("finaliser-memory") as (redis_url, own):
+        row_bytes = options.row_kib * 1024
+        asyncio.run(_prepare(redis_url, own, parts, row_bytes, options.batches))
+        command = [sys.executable, "-m", "benchmarks.finaliser_memory"]
+        command += ["--batches", str(options.batches), "--finish", redis_url, *own]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     growth, seconds, used, is_completed = json.loads(ended.stdout.splitlines()[-1])
     size = options.batches * parts * ROWS_A_PART * options.row_kib / 1024
     goal = options.batches * GOAL_MEBIBYTES

@@ -2,8 +2,9 @@
 -- Creates the batches whose manifests are in one pack, each as `accept` does. A batch that
 -- brings its plan starts at once if its tenant's queue has room.
 -- ARGV: the pack's reserved prefix ('' if all batches exist), the ids of batches of the same pack that
--- calls before this one were about, then a JSON object for each batch: id, fingerprint, fields (empty for a batch that exists), and optionally file, submission, reply, start
--- {plan, lane, slices, fields, requests, tokens}
+-- calls before this one were about, then a JSON object for each batch: id, fingerprint, fields (empty
+-- for a batch that exists), and optionally file, submission, reply, start {plan, lane, slices, fields,
+-- requests, tokens}
 -- Returns for each 'accepted', 'started', 'duplicate', 'conflict', 'away', 'gone' if it would be new
 -- but the reservation has ended, or 'failed: ' with Redis's error, which fails no other batch.
 local prefix = ARGV[1]
