@@ -299,7 +299,8 @@ async def test_a_death_leaves_no_half_of_batches_that_share_a_write(
     # All batches of a pack are there, or none; and a sweeper knows of the pack in that case.
     kept = {key for key, shared in packs.items() if shared & ids}
     assert all(packs[key] <= ids for key in kept)
-    assert len(kept) == 1 if point == "together.accepted" else packs
+    # Two writes are on their way at once: Redis may have taken the other one, too.
+    assert kept if point == "together.accepted" else packs
     for key in packs:
         await _assert_swept_in_a_day(environment, key, is_garbage=key not in kept)
     for batch in listed:
