@@ -16,25 +16,36 @@ from benchmarks.lanes import Scale, behind
 from benchmarks.live import live_calls
 from benchmarks.live_and_batch import Phase, live_and_batch
 from benchmarks.live_load import Seen, percentile
-from benchmarks.rows import CHAT
+from benchmarks.rows import CHAT, EMBEDDINGS
 from benchmarks.small_batches import small_batches
 
-_BEHIND = ("another tenant's giant", "another tenant's giant, higher priority")
+_BEHIND_EMBEDDINGS = (
+    "another tenant's giant",
+    "another tenant's giant, higher priority",
+    "giants of ten tenants",
+)
 
 
 def lanes(bench: Bench) -> Iterator[Figure]:
-    """One row, many small batches, the last rows of a batch, and five rows beside a giant."""
+    """One row, many small batches, and the last rows of a batch."""
     large, small = bench.view_of(LARGE, EMBED), bench.view_of(SMALL, EMBED)
     yield from _one_row(bench, large)
     batches = max(10, int(200 * bench.plan.scale))
     yield from small_batches(small, turns=bench.plan.turns, batches=batches)
     yield _ending(bench)
+
+
+def beside_giants(bench: Bench) -> Iterator[Figure]:
+    """Five rows beside giants of others and of the same tenant."""
+    view = bench.view_of(LARGE, EMBED)
     scale = Scale(
         giant_rows=max(4_000, bench.plan.rows(10_000)),
-        repeats=6 if bench.plan.scale == 1 else 2,
-        pause_seconds=min(1.5, bench.plan.seconds(1.5)),
+        repeats=10 if bench.plan.scale == 1 else 2,
+        pause_seconds=min(1.0, bench.plan.seconds(1.0)),
     )
-    yield from behind(large, CHAT, scale, names=_BEHIND)
+    yield from behind(view, CHAT, scale)
+    many = scale._replace(giant_rows=max(10_000, bench.plan.rows(150_000)))
+    yield from behind(view, EMBEDDINGS, many, names=_BEHIND_EMBEDDINGS)
 
 
 def live(bench: Bench) -> Iterator[Figure]:
