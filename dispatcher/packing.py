@@ -217,8 +217,6 @@ class Packer:
         match outcome:
             case Exception():
                 return outcome
-            case "gone":
-                return TransientError("A pack took longer than its reservation.")
             case "conflict":
                 # This pack, or one from before a crash, may contain it with another body.
                 with suppress(NotFoundError):

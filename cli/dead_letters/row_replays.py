@@ -8,7 +8,7 @@ import msgspec
 from shared import ids
 from shared.bus.messages import window_seconds
 from shared.dead_rows import DeadRow
-from shared.errors import NotFoundError, TransientError
+from shared.errors import NotFoundError
 from shared.input.request_lines import split
 from shared.ledger.manifests import RETRY_OF, Manifest
 from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed
@@ -78,8 +78,6 @@ async def _accept(state: State, storage: Storage, manifest: Manifest, body: byte
     [outcome] = await state.batches.accept_pack(prefix, [batch])
     if isinstance(outcome, Exception):
         raise outcome
-    if outcome == "gone":
-        raise TransientError("A pack took longer than its reservation.")
 
 
 async def _line(storage: Storage, row: DeadRow) -> bytes:

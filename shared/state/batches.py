@@ -18,8 +18,8 @@ from shared.state.limits import Quota
 from shared.state.scripts import Scripts, pairs
 
 Acceptance = Literal["accepted", "duplicate", "conflict"]
-#: `started` means created and running. `gone` means not created, because the pack is being swept.
-PackedAcceptance = Literal["accepted", "started", "duplicate", "conflict", "gone"]
+#: `started` means created and running.
+PackedAcceptance = Literal["accepted", "started", "duplicate", "conflict"]
 #: Redis answers nobody else during a step, and a batch takes a quarter of a millisecond of it.
 _IN_ONE_STEP = 16
 
@@ -107,13 +107,14 @@ class Batches:
 
     async def accept_pack(
         self, prefix: str, batches: Sequence[NewBatch]
-    ) -> list[PackedAcceptance | ResponseError]:
+    ) -> list[PackedAcceptance | ResponseError | TransientError]:
         """Accept the batches of a pack that was reserved under `prefix`, a few in each step.
 
         A batch with a plan starts at once if its tenant's queue has room. The pack is kept if it
         contains a new batch; otherwise it becomes garbage. A batch that Redis cannot write is not
-        there, and has Redis's error as its outcome. If a step fails, those before it have happened;
-        all may be repeated.
+        there, and has Redis's error as its outcome; one that is not there because the pack is being
+        swept has a TransientError. If a step fails, those before it have happened; all may be
+        repeated.
         """
         params = [msgspec.json.encode(_accept_params(batch)) for batch in batches]
         ids = [batch.id for batch in batches]
@@ -131,7 +132,7 @@ class Batches:
             return found
 
         found = await self._away.all_found(ids, outcomes, "away", again)
-        return [ResponseError(one) if one.startswith("failed: ") else one for one in found]
+        return [_packed_outcome(one) for one in found]
 
     async def predict(self, told: Sequence[Told]) -> None:
         """Keep what is predicted of these batches, of those that run."""
@@ -255,6 +256,15 @@ class Batches:
         away = await self._away.records(missing) if missing else {}
         found = (away[one].record if one in away else record for one, record in known)
         return [record for record in found if record.fields]
+
+
+def _packed_outcome(found: Any) -> PackedAcceptance | ResponseError | TransientError:
+    if found == "gone":
+        return TransientError("A pack took longer than its reservation.")
+    if found.startswith("failed: "):
+        return ResponseError(found)
+    outcome: PackedAcceptance = found
+    return outcome
 
 
 def _accept_params(batch: NewBatch) -> dict[str, Any]:

@@ -55,7 +55,5 @@ async def _accept(
 def _outcome(batch: NewBatch, outcome: PackedAcceptance | Exception) -> Accepted | BaseException:
     if isinstance(outcome, Exception):
         return outcome
-    if outcome == "gone":
-        return TransientError("A pack took longer than its reservation.")
     created = created_record(batch) if outcome == "accepted" else None
     return Accepted(batch.id, outcome == "duplicate", created)
