@@ -65,6 +65,9 @@ class Packer:
         self._in_hand: set[str] = set()
         self._workers: set[asyncio.Task[None]] = set()
         self._working = 0
+        #: While one pack becomes batches, another one is on its way to S3. Steps of two packs that
+        #: follow each other are like one that is twice as long: others wait for both.
+        self._creating = asyncio.Lock()
 
     async def make(self, batch: InlineBatch) -> None:
         """Return when the batch is durable, including when it was so before.
@@ -157,7 +160,8 @@ class Packer:
         else:
             await self._state.files.unreserve(prefix)
             prefix = ""
-        outcomes = await self._state.batches.accept_pack(prefix, to_accept) if to_accept else []
+        async with self._creating:
+            outcomes = await self._state.batches.accept_pack(prefix, to_accept)
         crash.point("intake.accepted")
         for one, accepted in zip(to_accept, outcomes, strict=True):
             if (error := await self._error(one, accepted, batches)) is not None:

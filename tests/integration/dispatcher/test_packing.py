@@ -1,10 +1,12 @@
 import asyncio
 import json
+from itertools import groupby
 from typing import Any
 
 import msgspec
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.client import Monitor
 
 from dispatcher.packing import InlineBatch, Packer
 from dispatcher.reaper import Reaper
@@ -18,6 +20,8 @@ from shared.lifecycle import Status
 from shared.state import NewBatch, Quota, State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
+from shared.tasks import end
+from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import BatchYard, a_planner, good, line, lines
 from tests.manifests import every_manifest, inline
 
@@ -250,6 +254,26 @@ async def test_redis_answers_others_between_the_batches_of_a_large_pack(
     assert await redis.zrange(f"{namespace}garbage", 0, -1) == [f"{PACKS}p/9.jsonl"]
     # Asked for again from the start, each step meets its own.
     assert await state.batches.accept_pack(f"{PACKS}p/", new_batches) == ["duplicate"] * 40
+
+
+async def test_packs_are_created_one_after_the_other(starter: Packer, redis: "Redis[str]") -> None:
+    """As steps in turn, they would make everybody else wait for both."""
+    steps: list[str] = []
+
+    async def listen(monitor: Monitor) -> None:
+        async for heard in monitor.listen():
+            # The script, the number of keys, the namespace, and the prefix.
+            command = heard["command"].split(" ", 5)
+            if command[0] == "EVALSHA" and command[4].startswith(PACKS):
+                steps.append(command[4])
+
+    async with redis.monitor() as monitor:
+        listening = asyncio.create_task(listen(monitor))
+        await asyncio.gather(*(starter.make(_batch(f"m-{number}")) for number in range(128)))
+        await eventually(lambda: len(steps) >= 32)
+        await end(listening)
+
+    assert len([prefix for prefix, _ in groupby(steps)]) == len(set(steps)) == 2
 
 
 async def test_a_later_step_needs_a_batch_that_has_kept_the_pack(state: State) -> None:
