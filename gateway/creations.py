@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
+from shared.errors import TransientError
 from shared.ledger.manifests import Manifest
 from shared.state import State
 from shared.storage import Storage
@@ -38,6 +39,9 @@ class Creations:
             self._writing += 1
             try:
                 return await accept(self._state, self._storage, manifest)
+            except TransientError as error:
+                self._give_up(error)
+                raise
             finally:
                 self._go_on()
         created: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
@@ -47,6 +51,14 @@ class Creations:
     async def end(self) -> None:
         """End the writes whose callers are gone."""
         await end(*self._tasks)
+
+    def _give_up(self, outage: TransientError) -> None:
+        """Tell those who wait as well: after their turn, they would hear the same much later."""
+        while self._waiting:
+            _, created = self._waiting.popleft()
+            if not created.done():
+                # Each caller raises one of its own.
+                created.set_exception(TransientError(str(outage)))
 
     def _go_on(self) -> None:
         """Give the place of a write that has ended to those who wait."""
@@ -68,7 +80,11 @@ class Creations:
 
     async def _write(self, group: Sequence[_Waiting]) -> None:
         try:
-            for (_, created), outcome in zip(group, await self._outcomes(group), strict=True):
+            outcomes = await self._outcomes(group)
+            outages = [one for one in outcomes if isinstance(one, TransientError)]
+            if len(outages) == len(group):
+                self._give_up(outages[0])
+            for (_, created), outcome in zip(group, outcomes, strict=True):
                 if created.done():
                     continue
                 if isinstance(outcome, BaseException):

@@ -122,6 +122,29 @@ async def test_an_outage_is_told_to_each_caller(
     await asyncio.gather(*map(creations.accept, _manifests(8, "again")))
 
 
+async def test_in_an_outage_nobody_waits_for_the_writes_of_others(
+    creations: Creations, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def silent(key: str, *_: object, **__: object) -> None:
+        asked.append(key)
+        await asyncio.sleep(0.1)
+        raise TransientError("S3 does not answer.")
+
+    manifests = _manifests(100)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "create", silent)
+        patch.setattr(storage, "put", silent)
+        outcomes = await asyncio.gather(*map(creations.accept, manifests), return_exceptions=True)
+
+    assert {type(one) for one in outcomes} == {TransientError}
+    assert len({id(one) for one in outcomes}) == 100
+    # Each of the others would have had the patience of all that were asked before it.
+    assert len(asked) == _ALONE
+    await asyncio.gather(*map(creations.accept, manifests))
+
+
 async def test_during_a_rebuild_nothing_is_written_for_several(
     state: State, storage: Storage
 ) -> None:
