@@ -28,7 +28,7 @@ _ALONE = 2
 
 @pytest.fixture
 async def creations(state: State, storage: Storage) -> AsyncIterator[Creations]:
-    creations = Creations(state, storage)
+    creations = Creations(state, storage, patience_seconds=15)
     yield creations
     await creations.end()
 
@@ -143,6 +143,27 @@ async def test_in_an_outage_nobody_waits_for_the_writes_of_others(
     # Each of the others would have had the patience of all that were asked before it.
     assert len(asked) == _ALONE
     await asyncio.gather(*map(creations.accept, manifests))
+
+
+async def test_while_s3_is_slow_nobody_waits_for_ever(
+    state: State, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    creations, create = Creations(state, storage, patience_seconds=0.1), storage.create
+
+    async def slow(key: str, body: bytes) -> bool:
+        await asyncio.sleep(0.3)
+        return await create(key, body)
+
+    monkeypatch.setattr(storage, "create", slow)
+
+    manifests = _manifests(100)
+    outcomes = await asyncio.gather(*map(creations.accept, manifests), return_exceptions=True)
+
+    assert [isinstance(one, Accepted) for one in outcomes[:_ALONE]] == [True] * _ALONE
+    assert {type(one) for one in outcomes[_ALONE:]} == {TransientError}
+    # What was refused does not come later.
+    assert len(await state.batches.many([one.id for one in manifests])) == _ALONE
+    await creations.end()
 
 
 async def test_during_a_rebuild_nothing_is_written_for_several(
