@@ -87,7 +87,9 @@ class EarlyFiles:
             if (known := self._known.pop(batch_id, None)) is not None:
                 # Then the others have their turn.
                 self._known[batch_id] = known
-                if await known.grow(self._large_bytes):
+                is_large = await known.grow(self._large_bytes)
+                # It may have been taken meanwhile.
+                if is_large and batch_id in self._known:
                     self._begin(known)
 
     async def take(self, record: BatchRecord, event: Event) -> EarlyOutput | None:
@@ -303,8 +305,9 @@ class _EarlyFile:
 
 
 def _may_grow(record: BatchRecord) -> bool:
-    """Whether the batch has several slices, and they are all that it will have."""
-    return record.number("slices_total") > 1 and "open_model" not in record.fields
+    """Whether the batch runs and has several slices, and they are all that it will have."""
+    is_closed = "open_model" not in record.fields
+    return record.status is Status.IN_PROGRESS and record.number("slices_total") > 1 and is_closed
 
 
 def _text(one: PlannedSlice) -> bytes:

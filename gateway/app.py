@@ -96,7 +96,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         downloads = OpenStreams(state.downloads, "downloads")
         live_calls = OpenStreams(state.live_calls.open, "live_calls")
         live_client = LiveClient()
-        creations = Creations(state, storage)
+        creations = Creations(state, storage, patience_seconds=patience)
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())

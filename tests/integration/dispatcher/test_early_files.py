@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from dispatcher.early_files import EarlyFiles
 from dispatcher.finaliser import Finaliser
@@ -24,8 +25,8 @@ from shared.input.request_lines import split
 from shared.ledger.commits import read_commit
 from shared.ledger.parts import drop_broken, part_key
 from shared.lifecycle import Event, Status
-from shared.slices import Claim, new_part
-from shared.state import State
+from shared.slices import Claim, PlannedSlice, new_part
+from shared.state import BatchRecord, State
 from shared.storage import PART_BYTES, Storage
 from tests.chaos.points import EARLY_POINTS
 from tests.conftest import minio_client
@@ -442,6 +443,43 @@ async def test_no_more_files_are_begun_than_are_allowed(
 
     assert first not in _uploads(yard, s3)[0]
     await early.stop()
+
+
+@pytest.mark.parametrize("noun", ["batches", "slices"])
+async def test_a_batch_that_ends_while_it_is_looked_at_has_no_early_file(
+    noun: str, yard: BatchYard, early: Early, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would take it, and it would be read beside the finaliser."""
+    early.running.cancel()
+    batch_id = await yard.plan(lines(12))
+    claims = await yard.claim(batch_id)
+    await _commit(yard, claims[:3], _answer)
+    read_records, read_slices = yard.state.batches.many, yard.state.slices.some
+
+    async def end() -> None:
+        monkeypatch.undo()
+        await _commit(yard, claims[3:], _answer)
+        await early.finaliser.finish(batch_id)
+
+    async def records_after_the_end(batch_ids: Sequence[str]) -> list[BatchRecord]:
+        await end()
+        return await read_records(batch_ids)
+
+    async def slices_after_the_end(*place: Any) -> AsyncIterator[PlannedSlice]:
+        await end()
+        async for one in read_slices(*place):
+            yield one
+
+    if noun == "batches":
+        monkeypatch.setattr(yard.state.batches, "many", records_after_the_end)
+    else:
+        monkeypatch.setattr(yard.state.slices, "some", slices_after_the_end)
+
+    with capture_logs() as told:
+        await early.files.look()
+
+    assert (await yard.state.batches.get(batch_id)).status is Status.COMPLETED
+    assert "early_file.begun" not in [one["event"] for one in told]
 
 
 @pytest.mark.parametrize("kind", ["of one slice", "small", "open"])

@@ -28,7 +28,7 @@ _ALONE = 2
 
 @pytest.fixture
 async def creations(state: State, storage: Storage) -> AsyncIterator[Creations]:
-    creations = Creations(state, storage)
+    creations = Creations(state, storage, patience_seconds=15)
     yield creations
     await creations.end()
 
@@ -120,6 +120,50 @@ async def test_an_outage_is_told_to_each_caller(
     assert len(await state.batches.many([one.id for one in manifests])) == _ALONE
     # And nobody is stuck behind it.
     await asyncio.gather(*map(creations.accept, _manifests(8, "again")))
+
+
+async def test_in_an_outage_nobody_waits_for_the_writes_of_others(
+    creations: Creations, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def silent(key: str, *_: object, **__: object) -> None:
+        asked.append(key)
+        await asyncio.sleep(0.1)
+        raise TransientError("S3 does not answer.")
+
+    manifests = _manifests(100)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "create", silent)
+        patch.setattr(storage, "put", silent)
+        outcomes = await asyncio.gather(*map(creations.accept, manifests), return_exceptions=True)
+
+    assert {type(one) for one in outcomes} == {TransientError}
+    assert len({id(one) for one in outcomes}) == 100
+    # Each of the others would have had the patience of all that were asked before it.
+    assert len(asked) == _ALONE
+    await asyncio.gather(*map(creations.accept, manifests))
+
+
+async def test_while_s3_is_slow_nobody_waits_for_ever(
+    state: State, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    creations, create = Creations(state, storage, patience_seconds=0.1), storage.create
+
+    async def slow(key: str, body: bytes) -> bool:
+        await asyncio.sleep(0.3)
+        return await create(key, body)
+
+    monkeypatch.setattr(storage, "create", slow)
+
+    manifests = _manifests(100)
+    outcomes = await asyncio.gather(*map(creations.accept, manifests), return_exceptions=True)
+
+    assert [isinstance(one, Accepted) for one in outcomes[:_ALONE]] == [True] * _ALONE
+    assert {type(one) for one in outcomes[_ALONE:]} == {TransientError}
+    # What was refused does not come later.
+    assert len(await state.batches.many([one.id for one in manifests])) == _ALONE
+    await creations.end()
 
 
 async def test_during_a_rebuild_nothing_is_written_for_several(
