@@ -126,6 +126,9 @@ class RayNode:
                 if self.child.is_alive() or not left:
                     raise
             self.launch()
+        # Ray makes its link to the latest session again with each worker: for a moment, none is
+        # there.
+        self._link_logs(max(path.name for path in self._files.glob("session_2*")))
         # Where the kernel divides the cores between sessions first, the niceness of Ray's workers
         # counts for nothing. From here on all of Ray yields to the processes that feed it; its own
         # start has a time limit.
@@ -166,12 +169,13 @@ class RayNode:
         (self._short / "ray").symlink_to(self._files.resolve())
         (self._short / "tmp").symlink_to((self._private / "scratch").resolve())
 
-    def _link_logs(self) -> None:
-        if self.logs.is_symlink():
-            self.logs.unlink()
-        elif self.logs.is_dir():
+    def _link_logs(self, session: str = "session_latest") -> None:
+        if self.logs.is_dir() and not self.logs.is_symlink():
             shutil.rmtree(self.logs)
-        self.logs.symlink_to(Path("ray", "tmp", "session_latest", "logs"))
+        link = self._private / "logs"
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path("ray", "tmp", session, "logs"))
+        link.replace(self.logs)
 
     def _command(self) -> list[str]:
         ports = [f"--{name}={self._port(name)}" for name in _PORTS]
