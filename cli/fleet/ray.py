@@ -126,9 +126,7 @@ class RayNode:
                 if self.child.is_alive() or not left:
                     raise
             self.launch()
-        # Ray makes its link to the latest session again with each worker: for a moment, none is
-        # there.
-        self._link_logs(max(path.name for path in self._files.glob("session_2*")))
+        self._link_logs_to_session()
         # Where the kernel divides the cores between sessions first, the niceness of Ray's workers
         # counts for nothing. From here on all of Ray yields to the processes that feed it; its own
         # start has a time limit.
@@ -142,12 +140,9 @@ class RayNode:
         """
         self.child.kill()
         self._end_marked()
-        # Ray's own link leads over the short path.
-        latest = self._files / "session_latest"
-        if latest.is_symlink():
-            session = latest.readlink().name
-            latest.unlink()
-            latest.symlink_to(session)
+        # Also after a start that failed.
+        self._link_logs_to_session()
+        (self._files / "session_latest").unlink(missing_ok=True)
         shutil.rmtree(self._short, ignore_errors=True)
         shutil.rmtree(self._private / "scratch", ignore_errors=True)
         for entry in self._files.glob("session_*/*"):
@@ -168,6 +163,15 @@ class RayNode:
             ) from error
         (self._short / "ray").symlink_to(self._files.resolve())
         (self._short / "tmp").symlink_to((self._private / "scratch").resolve())
+
+    def _link_logs_to_session(self) -> None:
+        """Let the logs be found without Ray's own link to its latest session.
+
+        It leads over the short path, and Ray makes it again with each worker: for a moment, none is
+        there.
+        """
+        if sessions := sorted(self._files.glob("session_2*")):
+            self._link_logs(sessions[-1].name)
 
     def _link_logs(self, session: str = "session_latest") -> None:
         if self.logs.is_dir() and not self.logs.is_symlink():
