@@ -160,13 +160,18 @@ class Packer:
         else:
             await self._state.files.unreserve(prefix)
             prefix = ""
-        async with self._creating:
-            outcomes = await self._state.batches.accept_pack(prefix, to_accept)
+        outcomes = await self._create(prefix, to_accept) if to_accept else []
         crash.point("intake.accepted")
         for one, accepted in zip(to_accept, outcomes, strict=True):
             if (error := await self._error(one, accepted, batches)) is not None:
                 errors[one.id] = error
         return [errors.get(batch.manifest.id) for batch in batches]
+
+    async def _create(
+        self, prefix: str, batches: Sequence[NewBatch]
+    ) -> Sequence[PackedAcceptance | Exception]:
+        async with self._creating:
+            return await self._state.batches.accept_pack(prefix, batches)
 
     async def _store(self, prefix: str, batches: Sequence[InlineBatch]) -> list[NewBatch]:
         """Put inputs, manifests and plans into S3."""
