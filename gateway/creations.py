@@ -64,7 +64,8 @@ class Creations:
     def _give_up(self, outage: TransientError) -> None:
         """Tell those who wait as well: after their turn, they would hear the same much later."""
         while self._waiting:
-            _tell(self._waiting.popleft(), str(outage))
+            # Each raises an error of its own.
+            _tell(self._waiting.popleft(), TransientError(str(outage)))
 
     def _go_on(self) -> None:
         """Give the place of a write that has ended to those who wait."""
@@ -81,7 +82,7 @@ class Creations:
         while self._waiting and len(group) < _MAX_BATCHES:
             one = self._waiting.popleft()
             if one.since < since:
-                _tell(one, "Batches take too long to be created.")
+                _tell(one, TransientError("Batches take too long to be created."))
             # Its caller may have gone.
             elif not one.created.done():
                 group.append(one)
@@ -94,12 +95,7 @@ class Creations:
             if len(outages) == len(group):
                 self._give_up(outages[0])
             for one, outcome in zip(group, outcomes, strict=True):
-                if one.created.done():
-                    continue
-                if isinstance(outcome, BaseException):
-                    one.created.set_exception(outcome)
-                else:
-                    one.created.set_result(outcome)
+                _tell(one, outcome)
         finally:
             for one in group:
                 one.created.cancel()
@@ -113,8 +109,11 @@ class Creations:
         return await asyncio.gather(*alone, return_exceptions=True)
 
 
-def _tell(one: _Waiting, reason: str) -> None:
-    """Let the caller, who may have gone, ask again later."""
-    if not one.created.done():
-        # Each raises an error of its own.
-        one.created.set_exception(TransientError(reason))
+def _tell(one: _Waiting, outcome: Accepted | BaseException) -> None:
+    """Let the caller, who may have gone, know what became of the batch."""
+    if one.created.done():
+        return
+    if isinstance(outcome, BaseException):
+        one.created.set_exception(outcome)
+    else:
+        one.created.set_result(outcome)
