@@ -7,14 +7,15 @@ Prints last what failed: whoever keeps only the end of a long output must see it
 One part holds what starts engines, two what speaks to whole fleets without engines (what breaks
 them, and what they promise), one the dispatcher's with real servers, and one the rest, with
 `--checked` less what `make check` runs. The next part begins when one has ended, the longest first.
-Exits with the worst of their codes.
+Exits with the worst of their codes, and with 1 where a signal ended one.
 """
 
 import asyncio
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 _TESTS = Path(__file__).parent
@@ -30,8 +31,13 @@ _CHECKED = ("architecture", "unit")
 _AT_A_TIME = 3
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
+#: Those that pytest's last line tells: all passed, some failed, none collected.
+_PLAIN_CODES = (0, 1, _NONE_COLLECTED)
 #: What is said again at the end: failures, and pytest's last line.
 _OUTCOME = re.compile(r"(FAILED|ERROR) tests/|=+ .*\bin \d+\.\d+s\b")
+#: A line of the traceback of pytest itself, which then runs no more tests.
+_INTERNAL = re.compile(r"INTERNALERROR> ")
+_INTERNAL_LINES = 12
 #: Characters of a failure's line: assertions may print whole documents.
 _OUTCOME_CHARACTERS = 600
 
@@ -48,9 +54,10 @@ def parts() -> Mapping[str, Sequence[str]]:
     return found
 
 
-async def _run(
+async def run_part(
     name: str, folders: Sequence[str], arguments: Sequence[str], outcome: list[str]
 ) -> int:
+    """The exit code of one part; what must be said again at the end is added to `outcome`."""
     # Both parts would write to one cache.
     own = ("-o", f"cache_dir=.pytest_cache/{name}")
     process = await asyncio.create_subprocess_exec(
@@ -67,12 +74,20 @@ async def _run(
         limit=2**24,
     )
     assert process.stdout is not None
+    internal: deque[str] = deque(maxlen=_INTERNAL_LINES)
+    found: list[str] = []
     async for raw in process.stdout:
         line = raw.decode(errors="replace").rstrip()
         print(f"{name:10} | {line}", flush=True)
         if _OUTCOME.match(line):
-            outcome.append(f"{name:10} | {line[:_OUTCOME_CHARACTERS]}")
-    return await process.wait()
+            found.append(line)
+        elif _INTERNAL.match(line):
+            internal.append(line)
+    code = await process.wait()
+    if code not in _PLAIN_CODES:
+        found.append(f"exit code {code}")
+    outcome += (f"{name:10} | {line[:_OUTCOME_CHARACTERS]}" for line in (*internal, *found))
+    return code
 
 
 async def _main(arguments: Sequence[str]) -> int:
@@ -92,11 +107,16 @@ async def _main(arguments: Sequence[str]) -> int:
 
     async def run() -> None:
         for name in waiting:
-            codes[name] = await _run(name, folders[name], arguments, outcome)
+            codes[name] = await run_part(name, folders[name], arguments, outcome)
 
     await asyncio.gather(*(run() for _ in range(_AT_A_TIME)))
-    print("\n".join(["", "What failed, and how each part ended:", *sorted(outcome)]), flush=True)
-    ran = [code for code in codes.values() if code != _NONE_COLLECTED]
+    print("\n".join(["", "What failed, and how each part ended:", *outcome]), flush=True)
+    return worst(codes.values())
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The exit code of a run whose parts ended with these; negative is a signal's number."""
+    ran = [code if code >= 0 else 1 for code in codes if code != _NONE_COLLECTED]
     return max(ran, default=_NONE_COLLECTED)
 
 
