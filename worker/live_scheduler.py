@@ -1,8 +1,8 @@
-"""vLLM's scheduler, with a limit on what batches add to a step while live calls run.
+"""vLLM's scheduler, with a limit on what batches add to a step: of vectors, and beside live calls.
 
 vLLM loads these classes in its core process. `scheduler_cls` is no public interface, and neither is
-the method that is overridden here: vLLM calls it for each sequence that could be in the step, with
-what it has decided on so far.
+`_reserve_prefill_lookahead`, which is overridden here: vLLM calls it for each sequence that could
+be in the step, with what it has decided on so far.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ class _Limited(_Base):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._limit = StepLimit()
+        self._limit = StepLimit(is_one_step=self.vllm_config.model_config.runner_type == "pooling")
 
     def add_request(self, request: Any) -> None:
         request.trace_headers = self._limit.add(request.request_id, request.trace_headers)
@@ -33,13 +33,20 @@ class _Limited(_Base):
         self._limit.begin()
         return super().schedule(*args, **kwargs)
 
+    def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+        self._limit.end()
+        return super().update_from_output(*args, **kwargs)
+
     def _reserve_prefill_lookahead(
         self, request: Any, num_computed_tokens: int, num_new_tokens: int
     ) -> int:
         # Other than that it is a token of an answer, or so little that it does not count.
         if num_computed_tokens < request.num_tokens - 1:
             num_new_tokens = self._limit.take(
-                request.request_id, num_new_tokens, may_split=self._may_split(request)
+                request.request_id,
+                num_new_tokens,
+                may_split=self._may_split(request),
+                is_small=request.priority < 0,
             )
         return super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
 

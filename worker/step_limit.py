@@ -4,12 +4,17 @@ A step takes longer with each token in it, and every live call in the engine wai
 replica says with each sequence how many tokens of prompts batches may add to a step while live
 calls run, and whether it is of a live call; vLLM's core, in another process, keeps to it.
 
+A model that gives vectors computes nothing but prompts: without a limit, a step would have all
+rows that are here, and where a row takes long, whoever comes would wait for them. There a step has
+what takes a short while, beside live calls or not.
+
 Any prompt makes a step longer besides, so rows that begin together belong into one step. They reach
 the core one by one, while it computes: those that came first wait for the others.
 """
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +25,11 @@ from worker.live_control import QUIET_SECONDS
 _TOKENS, _LIVE, _GROUP = "batchyard-step-prompt-tokens", "batchyard-live", "batchyard-group"
 #: There is no limit.
 FREE = 0
+#: A step of vectors takes about so many seconds, and has no fewer tokens than these if they are
+#: there: each costs more in a step of few.
+_VECTOR_SECONDS, _LEAST_VECTOR_TOKENS = 0.05, 256
+#: How fast a model is: by the last steps, where one before counts for this part.
+_STEP_WEIGHT = 0.8
 #: For so many steps at most: a row that is cancelled on its way never comes.
 _MOST_STEPS = 3
 
@@ -45,15 +55,20 @@ def headers(tokens: int | None, *, is_live: bool, group: Group | None = None) ->
 class StepLimit:
     """Belongs to the thread of one scheduler."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, is_one_step: bool = False
+    ) -> None:
+        """`is_one_step` says whether a row takes one step, as for vectors."""
         self._clock = clock
+        self._pace = _Pace(clock) if is_one_step else None
         #: Tokens of each step, as of the last sequence that came.
         self._tokens = FREE
         #: The sequences of live calls that are here, and when one was here for the last time.
         self._live: set[str] = set()
         self._live_at = -math.inf
-        #: Of this step: what is left, and whether nothing has been taken.
-        self._left = math.inf
+        #: Of this step: what is left for all rows of batches and for those that are no small ones',
+        #: and whether nothing has been taken.
+        self._left = self._left_of_vectors = math.inf
         self._is_untouched = True
         #: Groups of which not all have come, by number; their sequences wait for the others.
         self._groups: dict[int, _Coming] = {}
@@ -88,21 +103,32 @@ class StepLimit:
         is_near = self._live or self._clock() - self._live_at < QUIET_SECONDS
         self._left = self._tokens if is_near and self._tokens != FREE else math.inf
         self._is_untouched = True
+        if self._pace is not None:
+            self._left_of_vectors = self._pace.begin()
 
-    def take(self, id_: str, tokens: int, *, may_split: bool) -> int:
+    def take(self, id_: str, tokens: int, *, may_split: bool, is_small: bool = False) -> int:
         """How many of these tokens of the sequence's prompt the step gets.
 
         A prompt that may not be split is in the step as a whole, if it fits or is the first one.
+        Vectors of small batches are in the next step, which has so many fewer of others.
         """
-        if id_ in self._live or not tokens:
-            return tokens
         if id_ in self._held:
             return 0
-        if tokens > self._left and not (self._is_untouched and not may_split):
-            tokens = int(self._left) if may_split else 0
-        self._left = max(0, self._left - tokens)
-        self._is_untouched &= not tokens
+        if id_ not in self._live:
+            left = self._left if is_small else min(self._left, self._left_of_vectors)
+            if tokens > left and not (self._is_untouched and not may_split):
+                tokens = int(left) if may_split else 0
+            self._left = max(0, self._left - tokens)
+            self._is_untouched &= not tokens
+        self._left_of_vectors = max(0, self._left_of_vectors - tokens)
+        if self._pace is not None:
+            self._pace.add(tokens)
         return tokens
+
+    def end(self) -> None:
+        """The oldest step that has not ended is over."""
+        if self._pace is not None:
+            self._pace.end()
 
     def _hold(self, id_: str, group: Group) -> None:
         if group.rows == 1 or group.number <= self._last_group:
@@ -116,6 +142,40 @@ class StepLimit:
     def _let_go(self, number: int) -> None:
         self._held.difference_update(self._groups.pop(number).ids)
         self._last_group = max(self._last_group, number)
+
+
+class _Pace:
+    """How many tokens a step of vectors may have, by how long the last ones took."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        #: Steps that have begun and not ended: when, and their tokens.
+        self._steps: deque[tuple[float, int]] = deque()
+        self._ended_at = -math.inf
+        self._tokens = self._seconds = 0.0
+
+    def begin(self) -> float:
+        """A step is about to be made up; returns its tokens at most."""
+        self._steps.append((self._clock(), 0))
+        if not self._seconds:
+            return math.inf
+        return max(_LEAST_VECTOR_TOKENS, _VECTOR_SECONDS * self._tokens / self._seconds)
+
+    def add(self, tokens: int) -> None:
+        """The step that began last has these, too."""
+        began_at, others = self._steps[-1]
+        self._steps[-1] = began_at, others + tokens
+
+    def end(self) -> None:
+        """The oldest step that has not ended is over."""
+        began_at, tokens = self._steps.popleft()
+        now = self._clock()
+        # One may be made up while the one before it is computed.
+        seconds = now - max(began_at, self._ended_at)
+        self._ended_at = now
+        if tokens:
+            self._tokens = _STEP_WEIGHT * self._tokens + tokens
+            self._seconds = _STEP_WEIGHT * self._seconds + seconds
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What vLLM computes in each of its steps while live calls run, on a real engine."""
+"""What vLLM computes in each of its steps, beside live calls and of vectors, on a real engine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from cli.models.tiny import make_tiny_chat_model
 from tests.engine.conftest import QUIET
 from worker.live_control import QUIET_SECONDS
-from worker.step_limit import headers
+from worker.step_limit import StepLimit, headers
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -27,11 +27,14 @@ LIVE_RANK = -(2 << 40)
 class Engine:
     """vLLM's, of which each step is noted."""
 
-    def __init__(self, model: Path, scheduler: str | None, *, is_async: bool = False) -> None:
-        from vllm import EngineArgs, LLMEngine, SamplingParams
+    def __init__(
+        self, model: Path, scheduler: str, *, is_async: bool = False, runner: str = "generate"
+    ) -> None:
+        from vllm import EngineArgs, LLMEngine, PoolingParams, SamplingParams
 
         arguments = EngineArgs(
             model=str(model),
+            runner=runner,
             max_model_len=1024,
             max_num_seqs=16,
             max_num_batched_tokens=STEP,
@@ -44,6 +47,7 @@ class Engine:
         )
         self._engine = LLMEngine.from_engine_args(arguments)
         self._params = SamplingParams
+        self._pooling = PoolingParams(task="embed")
         core: Any = self._engine.engine_core
         self.scheduler = core.engine_core.scheduler
         #: Of each step: the tokens by sequence, as vLLM's scheduler has decided.
@@ -71,12 +75,16 @@ class Engine:
             trace_headers=headers(LIMIT, is_live=is_live),
         )
 
+    def add_vector(self, name: str, prompt: list[int], *, rank: int = 1) -> None:
+        self._engine.add_request(name, {"prompt_token_ids": prompt}, self._pooling, priority=rank)
+
     def step(self) -> dict[str, int]:
         """The tokens of the next step, by name."""
         before = len(self.steps)
         made: list[Any] = self._engine.step()
         for output in made:
-            self.answers[output.request_id] = list(output.outputs[0].token_ids)
+            if isinstance(output.outputs, list):
+                self.answers[output.request_id] = list(output.outputs[0].token_ids)
         found: dict[str, int] = {}
         for step in self.steps[before:]:
             # vLLM appends something of its own to each name.
@@ -98,11 +106,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["waiting", "async"])
-def engine(model: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """With each of the two schedulers. On a processor vLLM itself plans no step ahead."""
-    from worker.live_scheduler import scheduler_name
-
+@pytest.fixture(scope="module")
+def settings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             **QUIET,
@@ -111,7 +116,23 @@ def engine(model: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
             "TORCH_COMPILE_DISABLE": "1",
         }.items():
             patch.setenv(name, value)
-        yield Engine(model, scheduler_name(is_async=request.param), is_async=request.param)
+        yield
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["waiting", "async"])
+def engine(model: Path, settings: None, request: pytest.FixtureRequest) -> Engine:
+    """With each of the two schedulers. On a processor vLLM itself plans no step ahead."""
+    from worker.live_scheduler import scheduler_name
+
+    return Engine(model, scheduler_name(is_async=request.param), is_async=request.param)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def prompt(number: int, tokens: int) -> list[int]:
@@ -202,3 +223,34 @@ def test_what_the_cache_has_costs_nothing_of_the_limit(engine: Engine) -> None:
 def _be_quiet(engine: Engine) -> None:
     """As if the last live call were long ago."""
     engine.scheduler._limit._live_at -= QUIET_SECONDS  # noqa: SLF001  # a test waits for nothing
+
+
+def test_a_step_of_vectors_has_what_takes_a_short_while_and_small_batches_go_first(
+    model: Path, settings: None
+) -> None:
+    from worker.live_scheduler import scheduler_name
+
+    engine = Engine(model, scheduler_name(is_async=False), runner="pooling")
+    clock = Time()
+    engine.scheduler._limit = StepLimit(clock, is_one_step=True)  # noqa: SLF001  # for its clock
+    schedule = engine.scheduler.schedule
+
+    def slow(*args: Any) -> Any:
+        output = schedule(*args)
+        clock.now += output.total_num_scheduled_tokens / 6_000
+        return output
+
+    engine.scheduler.schedule = slow
+    for number in range(40):
+        engine.add_vector(f"row{number}", prompt(number, 40), rank=number + 1)
+    first, second = engine.step(), engine.step()
+    for number in range(5):
+        engine.add_vector(f"small{number}", prompt(50 + number, 40), rank=number - 1000)
+    third, *others = engine.run()
+
+    # 512 tokens are all that vLLM itself allows, and 300 take 0.05 s.
+    assert sum(first.values()) == STEP
+    assert sum(second.values()) == 300
+    assert set(third) >= {f"small{number}" for number in range(5)}
+    assert all(sum(step.values()) <= 300 for step in others)
+    assert sum(sum(step.values()) for step in [first, second, third, *others]) == 45 * 40

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,74 @@ def test_the_limit_holds_for_two_seconds_after_the_last_live_call() -> None:
     clock.now = QUIET_SECONDS
     limit.begin()
     assert limit.take("row", 5000, may_split=True) == 5000
+
+
+class Vectors:
+    """A model that gives vectors, with rows of 50 tokens."""
+
+    def __init__(self, *, tokens_per_second: float, step_seconds: float = 0.0) -> None:
+        self._clock = Time()
+        self._rate, self._step_seconds = tokens_per_second, step_seconds
+        self.limit = StepLimit(self._clock, is_one_step=True)
+
+    def step(self, rows: int, small: int = 0) -> tuple[int, int]:
+        """How many of these rows, and of a small batch's, are in the next step."""
+        self.limit.begin()
+        of_small = [
+            self.limit.take(f"small{number}", 50, may_split=False, is_small=True)
+            for number in range(small)
+        ]
+        others = [self.limit.take(f"row{number}", 50, may_split=False) for number in range(rows)]
+        tokens = sum(of_small) + sum(others)
+        self._clock.now += self._step_seconds + tokens / self._rate
+        self.limit.end()
+        return sum(others) // 50, sum(of_small) // 50
+
+
+def test_a_step_of_vectors_has_what_takes_a_short_while() -> None:
+    vectors = Vectors(tokens_per_second=10_000)
+
+    # Nobody knows yet how long a row takes.
+    assert vectors.step(40) == (40, 0)
+    assert vectors.step(40) == (10, 0)
+
+
+def test_where_rows_are_fast_all_are_in_a_step() -> None:
+    vectors = Vectors(tokens_per_second=1_000_000, step_seconds=0.005)
+    # One at a time, a row costs a hundred times as much.
+    for _ in range(50):
+        vectors.step(1)
+
+    assert [vectors.step(800)[0] for _ in range(20)][-1] == 800
+
+
+def test_steps_of_vectors_keep_a_core_busy_however_slow_it_is() -> None:
+    vectors = Vectors(tokens_per_second=10, step_seconds=1)
+
+    assert [vectors.step(40)[0] for _ in range(20)][-1] == 5
+
+
+def test_a_small_batch_is_in_the_next_step_of_vectors_with_fewer_others() -> None:
+    vectors = Vectors(tokens_per_second=10_000)
+    vectors.step(40)
+
+    assert vectors.step(40, small=4) == (6, 4)
+    assert vectors.step(40, small=30) == (0, 30)
+
+
+def test_a_step_of_vectors_that_is_made_up_early_began_with_the_end_of_the_one_before_it() -> None:
+    clock = Time()
+    limit = StepLimit(clock, is_one_step=True)
+    limit.begin()
+    taken = before = limit.take("row0", 1000, may_split=True)
+    for number in range(1, 50):
+        limit.begin()
+        taken = limit.take(f"row{number}", 1000, may_split=True)
+        clock.now += before / 10_000
+        limit.end()
+        before = taken
+
+    assert taken == pytest.approx(500, abs=1)
 
 
 def test_what_came_last_says_what_the_limit_is() -> None:
