@@ -184,11 +184,12 @@ def live_batch(
         for index, slice_ in enumerate(plan.slices)
         if lanes[slice_.lane] in reasons and index not in whole
     )
+    takes_rows = given is not None and given.takes_rows
     status, last = _status(
         cancellation,
-        has_all=len(whole) + len(given_up) == len(plan.slices)
-        and not (given is not None and given.takes_rows),
-        is_closed=manifest.expires_at <= now,
+        has_all=len(whole) + len(given_up) == len(plan.slices) and not takes_rows,
+        # An open batch is closed in S3 first, and then it may have all.
+        is_closed=manifest.expires_at <= now and not takes_rows,
         now=int(now),
     )
     # Only once the batch is closing may a part lack rows.
