@@ -40,14 +40,13 @@ class Scale(NamedTuple):
 
 def behind(
     fleet: BenchFleet, kind: str, scale: Scale, *, names: Sequence[str] = ()
-) -> list[Figure]:
+) -> Iterator[Figure]:
     """Five rows alone, and beside giants of others and of the same tenant; or the named cases."""
     place = _place(fleet)
     me, *others = [Tenant(place, f"tenant-{number}") for number in range(_TENANTS + 1)]
     file_id = me.upload(kind, [_SMALL_TOKENS] * _SMALL_ROWS)
     me.run(kind, file_id)
     alone = _p95(me.run(kind, file_id).seconds for _ in range(scale.repeats))
-    figures: list[Figure] = []
     cases = {
         "another tenant's giant": (others[:1], 5, 2.0),
         "another tenant's giant, higher priority": (others[:1], 9, 1.5),
@@ -78,14 +77,14 @@ def behind(
             # It must not have ended meanwhile.
             running.done()
         title = f"5 rows of {kind} beside {name}"
-        figures += [
-            compared(f"{title} / alone, p95", _p95(taken), alone, unit="s", goal=goal,
-                     sense="at most"),
-            compared(f"{title}: the giant's rate / without them", disturbed, undisturbed,
-                     unit="tokens/s", goal=0.97, sense="at least"),
-        ]  # fmt: skip
         print(f"{title}: {_shown(taken)} s; alone p95 {alone:.2f} s", flush=True)
-    return figures
+        yield compared(
+            f"{title} / alone, p95", _p95(taken), alone, unit="s", goal=goal, sense="at most"
+        )
+        yield compared(
+            f"{title}: the giant's rate / without them", disturbed, undisturbed,
+            unit="tokens/s", goal=0.97, sense="at least",
+        )  # fmt: skip
 
 
 def one_row(fleet: BenchFleet, scale: Scale) -> list[Figure]:
@@ -137,8 +136,8 @@ def _shown(times: Sequence[float]) -> str:
 
 
 CASES: dict[str, Callable[[BenchFleet, Scale], list[Figure]]] = {
-    "behind-chat": lambda fleet, scale: behind(fleet, CHAT, scale),
-    "behind-embeddings": lambda fleet, scale: behind(fleet, EMBEDDINGS, scale),
+    "behind-chat": lambda fleet, scale: list(behind(fleet, CHAT, scale)),
+    "behind-embeddings": lambda fleet, scale: list(behind(fleet, EMBEDDINGS, scale)),
     "one-row": one_row,
     "mixed-lengths": mixed_lengths,
 }

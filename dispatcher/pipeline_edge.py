@@ -24,7 +24,13 @@ from shared.pipeline.steps import taken_through
 from shared.state import BatchRecord, State
 from shared.state.additions import name_digest
 from shared.storage import Storage
-from shared.submission.additions import MAX_ADDITION_BYTES, MAX_ADDITION_ROWS, Additions
+from shared.submission.additions import (
+    MAX_ADDITION_BYTES,
+    MAX_ADDITION_ROWS,
+    Additions,
+    Answered,
+    RoomError,
+)
 
 #: Rows of an addition that may be given answers: these are held in memory, each of 256 KiB at most.
 _MAX_ANSWERED_ROWS = 256
@@ -177,14 +183,23 @@ class EdgeLog:
         self._seen.update(digests)
         self._unadded = lines
 
-    async def add(self, record: BatchRecord) -> None:
-        """Add what was handed on to the next call's batch.
+    async def add(self, record: BatchRecord, answered: Answered) -> None:
+        """Add what was handed on to the next call's batch, as far as there is room.
 
-        Raises RoomError if the batch has no room now, and otherwise as `Additions.add`.
+        Raises RoomError if the batch has no room for the next row now, and otherwise as
+        `Additions.add`.
         """
+        count = MAX_ADDITION_ROWS
         while self._unadded:
-            count = _together(self._unadded, self._most_rows)
-            await self._additions.add(record, b"\n".join(self._unadded[:count]))
+            count = min(count, _together(self._unadded, self._most_rows))
+            lines = b"\n".join(self._unadded[:count])
+            try:
+                await self._additions.add(record, lines, answered=answered)
+            except RoomError:
+                if count == 1:
+                    raise
+                count //= 2
+                continue
             crash.point("pipelines.added")
             del self._unadded[:count]
 

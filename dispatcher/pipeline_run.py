@@ -1,6 +1,7 @@
 """One pipeline at work: what its calls have answered goes on from stage to stage."""
 
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
@@ -25,7 +26,7 @@ from shared.pipeline.steps import StepsError
 from shared.slices import Part
 from shared.state import BatchRecord, PipelineRecord, State
 from shared.storage import Storage
-from shared.submission.additions import Additions, RoomError, close
+from shared.submission.additions import Additions, Answered, RoomError, close
 from shared.submission.pipelines import (
     Pipeline,
     cancel_batches,
@@ -160,19 +161,24 @@ class PipelineRun:
         await self._end.finish(self._pipeline, status, self.edges, record)
 
     async def _hand_on(self, batches: Sequence[BatchRecord]) -> bool:
-        is_busy = False
+        is_busy, done = False, _done(batches)
         for number, edge in enumerate(self.edges):
             source = batches[number - 1] if number else None
             target = batches[number] if number < len(batches) else None
-            is_busy |= await self._advance(edge, number, source, target)
+            is_busy |= await self._advance(edge, number, source, target, done)
         await self._write_counts()
         return is_busy
 
     async def _advance(
-        self, edge: EdgeLog, number: int, source: BatchRecord | None, target: BatchRecord | None
+        self,
+        edge: EdgeLog,
+        number: int,
+        source: BatchRecord | None,
+        target: BatchRecord | None,
+        done: Answered,
     ) -> bool:
         """Make one handover of the edge, if there is something for it."""
-        if target is not None and not await self._added(edge, target):
+        if target is not None and not await self._added(edge, target, done):
             return False
         if edge.is_done:
             if source is not None and source.takes_rows:
@@ -187,17 +193,17 @@ class PipelineRun:
             return False
         await edge.hand_over(self._state, target, work)
         if target is not None:
-            await self._added(edge, target)
+            await self._added(edge, target, done)
         return True
 
-    async def _added(self, edge: EdgeLog, target: BatchRecord) -> bool:
+    async def _added(self, edge: EdgeLog, target: BatchRecord, done: Answered) -> bool:
         """Whether all that was handed on has been added."""
         if not edge.has_unadded:
             return True
         try:
-            await edge.add(target)
+            await edge.add(target, done)
         except RoomError:
-            # Rows leave the tenant's queue as they are done.
+            # There is some as soon as rows are done, of this pipeline or of other batches.
             return False
         except ConflictError:
             return False
@@ -281,3 +287,18 @@ class PipelineRun:
         await self._state.pipelines.write(stored.id, stored.tenant, stored.created_at, fields)
         self._written = fields
         crash.point("pipelines.counted")
+
+
+def _done(batches: Sequence[BatchRecord]) -> Answered:
+    """What is answered of the pipeline's batches, which hold it in the queue until they end.
+
+    Each of them ends only after its last row has gone on to the next one: room that they kept from
+    each other would never come.
+    """
+    requests, tokens = 0, Counter[str]()
+    for batch in batches:
+        if batch.status is Status.IN_PROGRESS and (total := batch.number("total")):
+            rows = batch.number("completed") + batch.number("failed")
+            requests += batch.number("queued_requests") * rows // total
+            tokens[batch.fields["queued_model"]] += batch.number("prompt_tokens") * rows // total
+    return Answered(requests, tokens)

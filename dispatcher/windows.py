@@ -7,15 +7,16 @@ hand in what they have of the others; after a little time, nothing waits for the
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from math import inf
 
 import structlog
 
+from dispatcher.duties import Duties
 from dispatcher.traces import naming
 from shared.errors import BrokenObjectError, ConflictError, InvalidTransitionError
 from shared.lifecycle import Event, Status
-from shared.state import State
+from shared.state import BatchRecord, State
 from shared.storage import Storage
 from shared.submission.additions import close
 
@@ -46,18 +47,24 @@ class Windows:
         self._grace_seconds = grace_seconds
         #: The lane jobs' deadline for each closing batch, on the monotonic clock.
         self._grace_ends: dict[str, float] = {}
+        #: Open batches are closed in S3, which may take its time or fail: no other waits for that.
+        self._open = Duties()
 
     async def watch(self) -> None:
         """Close each window at its end, until cancelled. Raises TransientError without Redis."""
-        async with self._state.bells("dispatcher") as bells:
-            while True:
-                wait = await self.close()
-                await asyncio.sleep(_PAUSE_SECONDS)
-                await bells.wait(min(wait, _SWEEP_SECONDS))
+        try:
+            async with self._state.bells("dispatcher") as bells:
+                while True:
+                    wait = await self.close()
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    await bells.wait(min(wait, _SWEEP_SECONDS))
+        finally:
+            await self._open.end()
 
     async def close(self) -> float:
         """Close what has passed. Returns the seconds until there is more to do.
 
+        Open batches may be closed only after that.
         A batch that is validating is closed as soon as it runs; until then its rows are unknown.
         """
         passed = 0
@@ -82,11 +89,13 @@ class Windows:
 
     async def _close(self, batch_id: str, status: Status) -> None:
         if status is Status.IN_PROGRESS:
-            await self._close_open(batch_id)
             record = await self._state.batches.get(batch_id)
-            with suppress(InvalidTransitionError), naming(record):
-                await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
-                log.info("batch.window_closed", batch_id=batch_id)
+            if self._storage is not None and record.takes_rows:
+                self._open.start(batch_id, self._close_open, nullcontext())
+                return
+            await self._end_window(record)
+            # Of the time before a part was broken and it ran again.
+            self._grace_ends.pop(batch_id, None)
         now = time.monotonic()
         if batch_id not in self._grace_ends:
             await self._state.claims.take_back(batch_id, unbegun_only=True)
@@ -98,9 +107,14 @@ class Windows:
             # No new claim can be made on a batch that is closing, so once is enough.
             self._grace_ends[batch_id] = inf
 
+    async def _end_window(self, record: BatchRecord) -> None:
+        with suppress(InvalidTransitionError), naming(record):
+            await self._state.apply(record.id, Event.WINDOW_CLOSED, {"window_closed": 1})
+            log.info("batch.window_closed", batch_id=record.id)
+
     async def _close_open(self, batch_id: str) -> None:
         """Close a batch that nobody has closed: with all its rows done, it completes."""
-        if self._storage is None or not (await self._state.batches.get(batch_id)).takes_rows:
+        if self._storage is None:
             return
         try:
             await close(self._state, self._storage, batch_id)
@@ -110,3 +124,4 @@ class Windows:
         except BrokenObjectError as error:
             # An addition that nobody was told of, at most.
             log.error("addition.broken", batch_id=batch_id, key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
+        await self._end_window(await self._state.batches.get(batch_id))

@@ -92,11 +92,18 @@ class _ErrorLine(msgspec.Struct):
 
 
 def has_run(line: bytes) -> bool:
-    """Whether the row of an error line was run. If it was not, the line has no response."""
-    return bytes(msgspec.json.decode(line, type=_ErrorLine).response) != b"null"
+    """Whether the row of an error line was run, and so came with a part. Then it has a response.
+
+    So did a bad line, for which nothing had to run.
+    """
+    found = msgspec.json.decode(line, type=_ErrorLine)
+    return bytes(found.response) != b"null" or not _can_run(found)
 
 
 def can_run(line: bytes) -> bool:
     """Whether the row of an error line is a request; a bad line is named by its number."""
-    error = msgspec.json.decode(line, type=_ErrorLine).error
-    return error is None or error.line is None
+    return _can_run(msgspec.json.decode(line, type=_ErrorLine))
+
+
+def _can_run(found: _ErrorLine) -> bool:
+    return found.error is None or found.error.line is None

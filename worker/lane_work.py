@@ -337,11 +337,13 @@ class LaneWork:
         await settle(self._state, self._storage, claim, result, slice_events=slice_events)
 
     async def _release_held(self, claims: list[Claim]) -> None:
-        """Give back those that are still held; a claim that was settled stays as it is."""
-        for claim in claims:
-            if self._load.drop(claim):
-                await self._state.claims.release(claim)
-                crash.point("lane_job.released")
+        """Give back those that are still held; a claim that was settled stays as it is.
+
+        Those that cannot be given back are not held either, so they run out.
+        """
+        for claim in [claim for claim in claims if self._load.drop(claim)]:
+            await self._state.claims.release(claim)
+            crash.point("lane_job.released")
 
     def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

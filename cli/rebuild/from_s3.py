@@ -11,7 +11,7 @@ import msgspec
 from cli.rebuild.given_rows import GivenRows
 from shared import ids
 from shared.ledger.additions import number_of
-from shared.ledger.commits import Cancellation, Commit, LaneFailure
+from shared.ledger.commits import ENDS, Cancellation, Commit, LaneFailure
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedPlan
 from shared.ledger.plans import Plan
@@ -24,17 +24,6 @@ from shared.state import FileRecord, Pin
 from shared.state.restore import EndedBatch, LiveBatch, Stage
 from shared.storage import Listed
 from shared.submission.accept import to_input_file, to_record
-
-#: Where there are several commits, the first of these happened: a cancelled batch can end in no
-#: other way, and a failure that was written before another end did not happen.
-_COMMITS = (
-    Event.CANCEL_COMMITTED,
-    Event.OUTPUT_COMMITTED,
-    Event.EXPIRY_COMMITTED,
-    Event.LANE_FAILED,
-    Event.INPUT_LOST,
-    Event.INPUT_REJECTED,
-)
 
 
 @dataclass
@@ -67,7 +56,7 @@ class BatchObjects:
     @property
     def commit(self) -> Event | None:
         """How it ended; None if it has not."""
-        for event in _COMMITS:
+        for event in ENDS:
             if f"commit-{event}.json" not in self.written:
                 continue
             # The refusal was written but did not happen: the batch has run since.
@@ -195,11 +184,12 @@ def live_batch(
         for index, slice_ in enumerate(plan.slices)
         if lanes[slice_.lane] in reasons and index not in whole
     )
+    takes_rows = given is not None and given.takes_rows
     status, last = _status(
         cancellation,
-        has_all=len(whole) + len(given_up) == len(plan.slices)
-        and not (given is not None and given.takes_rows),
-        is_closed=manifest.expires_at <= now,
+        has_all=len(whole) + len(given_up) == len(plan.slices) and not takes_rows,
+        # An open batch is closed in S3 first, and then it may have all.
+        is_closed=manifest.expires_at <= now and not takes_rows,
         now=int(now),
     )
     # Only once the batch is closing may a part lack rows.

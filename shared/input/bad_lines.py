@@ -18,6 +18,8 @@ from shared.openai.shapes import BatchError
 class _BadLine(msgspec.Struct):
     error: msgspec.Raw
     custom_id: str | None = None
+    # A request has one.
+    method: str | None = None
 
 
 def bad_line(line: bytes, problems: Sequence[BatchError], *, max_custom_id: int) -> bytes:
@@ -36,9 +38,10 @@ def bad_line(line: bytes, problems: Sequence[BatchError], *, max_custom_id: int)
 def error_of(line: bytes) -> bytes | None:
     """The error in a line of `bad_line`, as JSON; None for a request."""
     try:
-        return bytes(msgspec.json.decode(line, type=_BadLine).error)
+        found = msgspec.json.decode(line, type=_BadLine)
     except DECODE_ERRORS:
         return None
+    return bytes(found.error) if found.method is None else None
 
 
 def problem_of(row: Row) -> BatchError | None:

@@ -8,11 +8,11 @@ from contextlib import suppress
 import structlog
 
 from shared.errors import BrokenObjectError, NotFoundError
-from shared.ledger.commits import read_commit
+from shared.ledger.commits import ENDS, read_commit
 from shared.ledger.manifests import batch_folder
 from shared.ledger.reasons import shortened
 from shared.ledger.records import answered, encoded, read_record
-from shared.lifecycle import FINAL, TRANSITIONS, Event
+from shared.lifecycle import TRANSITIONS
 from shared.state import State
 from shared.state.away import StoredRecord
 from shared.storage import Storage
@@ -24,16 +24,6 @@ _REMEMBERED = 500
 #: For how long. Ids may be used again once a batch is forgotten, and what has such an id leaves a
 #: minute after its end at the earliest.
 _REMEMBERED_SECONDS = 50.0
-#: The events that end a batch. A batch that was cancelled has ended by that, whatever else was
-#: about to end it.
-_ENDS = (
-    Event.CANCEL_COMMITTED,
-    *(
-        event
-        for event, row in TRANSITIONS.items()
-        if row.target in FINAL and event is not Event.CANCEL_COMMITTED
-    ),
-)
 
 
 def record_key(batch_id: str, edition: int) -> str:
@@ -104,7 +94,7 @@ def read_from(state: State, storage: Storage) -> None:
 
 
 async def _of_commit(storage: Storage, batch_id: str) -> StoredRecord | None:
-    for event in _ENDS:
+    for event in ENDS:
         with suppress(NotFoundError, BrokenObjectError):
             commit = await read_commit(storage, batch_id, event)
             target = TRANSITIONS[event].target

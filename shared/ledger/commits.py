@@ -30,6 +30,17 @@ log = structlog.get_logger()
 
 #: Events that end a batch without a finaliser: no files, and claimed slices are given up.
 FAILURES = frozenset({Event.INPUT_REJECTED, Event.LANE_FAILED, Event.INPUT_LOST})
+#: The events that end a batch. Where it has several commits, the first of these happened: a
+#: cancelled batch can end in no other way, and a failure that was written before another end did
+#: not happen.
+ENDS = (
+    Event.CANCEL_COMMITTED,
+    Event.OUTPUT_COMMITTED,
+    Event.EXPIRY_COMMITTED,
+    Event.LANE_FAILED,
+    Event.INPUT_LOST,
+    Event.INPUT_REJECTED,
+)
 
 
 class Assembled(msgspec.Struct):

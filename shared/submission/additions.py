@@ -66,6 +66,17 @@ class Added(NamedTuple):
     repeated: int
 
 
+class Answered(NamedTuple):
+    """What running batches hold in their tenant's queue although it was answered."""
+
+    requests: int = 0
+    #: Prompt tokens by model.
+    tokens: Mapping[str, int] = {}
+
+
+_NOTHING = Answered()
+
+
 class RoomError(BatchyardError):
     """The rows would exceed what the tenant may have."""
 
@@ -128,8 +139,17 @@ class Additions:
         #: Additions to one batch go one after the other, instead of racing for numbers.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def add(self, batch: BatchRecord, body: bytes, *, dry_run: bool = False) -> Added:
+    async def add(
+        self,
+        batch: BatchRecord,
+        body: bytes,
+        *,
+        dry_run: bool = False,
+        answered: Answered = _NOTHING,
+    ) -> Added:
         """Add the rows of `body`: lines, or one JSON array. With `dry_run`, only say what would be.
+
+        What is `answered` of the tenant's queue leaves its room to these rows.
 
         A row that the batch has already is not added again: if it has all of them, it need not be
         open any more, as long as Redis knows their names. Raises InvalidInputError for rows that
@@ -152,7 +172,7 @@ class Additions:
                 new = _new_of(rows, known)
                 repeated = len(rows) - len(new)
                 new = await self._with_answers(record, new)
-                await self._require_room(record, new)
+                await self._require_room(record, new, answered)
                 if dry_run:
                     return Added(record, len(new), repeated)
                 addition, lines = await self._addition(record, new)
@@ -208,7 +228,9 @@ class Additions:
             for row in found
         ]
 
-    async def _require_room(self, record: BatchRecord, new: Sequence[_New]) -> None:
+    async def _require_room(
+        self, record: BatchRecord, new: Sequence[_New], answered: Answered
+    ) -> None:
         """Raise FullError or RoomError if the batch may not have so many more."""
         _require(record.number("total") + len(new), self._limits.rows, "requests", "too_many_tasks")
         size = sum(len(one.row.line) + 1 for one in new)
@@ -220,15 +242,17 @@ class Additions:
         settings = self._state.tenants.of(record.tenant)
         held = (await self._state.tenants.held([record.tenant]))[record.tenant]
         most = settings.enqueued_requests or self._quota.requests
-        if most and held.requests + sequences > most:
-            raise RoomError(Reached("requests", None, most, held.requests))
+        requests = held.requests - answered.requests
+        if most and requests + sequences > most:
+            raise RoomError(Reached("requests", None, most, requests))
         stored = settings.stored_bytes or self._quota.stored_bytes
         # Those of this batch become a file when it ends.
         if stored and held.stored_bytes + record.number("size") + size > stored:
             raise RoomError(Reached("stored_bytes", None, stored, held.stored_bytes))
         model = record.fields["queued_model"]
         limits = self._quota.token_limits(record.fields["endpoint"], settings)
-        used, prompt_tokens = held.tokens.get(model, 0), _prompt_tokens(new)
+        used = held.tokens.get(model, 0) - answered.tokens.get(model, 0)
+        prompt_tokens = _prompt_tokens(new)
         if (most := limits.get(model, 0)) and used + prompt_tokens > most:
             raise RoomError(Reached("tokens", model, most, used))
 

@@ -1,14 +1,17 @@
 """Starts an open batch: its plan has no slices, and each addition brings some."""
 
+import json
 import secrets
 import time
+from contextlib import suppress
 from typing import Any
 
 from shared import ids
 from shared.catalog import Catalog
-from shared.errors import InvalidInputError, InvalidTransitionError
+from shared.errors import InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.input.problems import shortened
 from shared.lane_shares import LaneShares
+from shared.ledger.commits import fail
 from shared.ledger.copies import reserve_copies
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.lifecycle import Event
@@ -46,10 +49,20 @@ async def require_model(
 
 
 async def start_open(state: State, storage: Storage, catalog: Catalog, record: BatchRecord) -> None:
-    """Let the batch begin to take rows. Any process may repeat it."""
+    """Let the batch begin to take rows. Any process may repeat it.
+
+    One whose model the catalog has lost since its creation fails: it would wait for ever.
+    """
     model = record.fields["open_model"]
     shares = LaneShares(catalog)
-    shares.share_of(model)
+    try:
+        shares.share_of(model)
+    except NotFoundError as error:
+        problem = {"code": "model_not_found", "line": None, "param": "model", "message": str(error)}
+        refusal = {"errors": json.dumps([problem]), "first_error": str(error)}
+        with suppress(InvalidTransitionError):
+            await fail(state, storage, record.id, Event.INPUT_REJECTED, refusal)
+        return
     fields = {"model": model, "total": 0, **shares.fields()}
     await reserve_copies(state, record.id, expires_at=record.number("expires_at"), now=time.time())
     _, pin = await state.batches.pinned(record.id)

@@ -26,11 +26,14 @@ if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch then return 0 end
 -- Nothing is written about a batch that has ended: it would stay for ever.
 local status = redis.call('HGET', batch_key(id), 'status')
 local has_ended = not status or FINAL[status]
--- Also if the claim was taken back meanwhile: the next one begins with these rows.
-if kept ~= '' and not has_ended and redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 0 then
+local is_claimed = redis.call('SISMEMBER', ns .. 'inflight:' .. id, index) == 1
+-- Also if the claim was taken back meanwhile: the next one begins with these rows. The parts of a
+-- closing batch are frozen by then: its commit may be in S3.
+if kept ~= '' and (is_claimed or status == 'in_progress') and not has_ended
+  and redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 0 then
   redis.call('HSET', ns .. 'kept:' .. id, index, kept)
 end
-if redis.call('SISMEMBER', ns .. 'inflight:' .. id, index) == 0 then return 0 end
+if not is_claimed then return 0 end
 if not has_ended then
   if tonumber(strikes) > 0 then redis.call('HINCRBY', ns .. 'strikes:' .. id, index, strikes) end
   if strike_ranges ~= '' then redis.call('HSET', ns .. 'doubts:' .. id, index, strike_ranges) end

@@ -1,6 +1,7 @@
 """Open batches behind the doors: deaths between the steps, a lost Redis, and what fsck finds."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cli.fsck.objects import ObjectCheck
 from cli.rebuild.rebuild import Rebuild
 from dispatcher.finaliser import Finaliser
 from dispatcher.lost_inputs import fail_lost_inputs
+from dispatcher.windows import Windows
 from shared.errors import BrokenObjectError, ConflictError, NotFoundError, TransientError
 from shared.ledger.additions import addition_key, create_addition, read_addition
 from shared.ledger.commits import cancel
@@ -294,6 +296,28 @@ async def test_without_its_plan_it_begins_again_with_all_that_it_was_given(
     await close(yards.state, yards.storage, batch_id)
 
     assert await ended(yards, batch_id) == ["a", "b"]
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+async def test_one_whose_window_ends_while_redis_is_lost_ends_as_any_other(
+    has_run: bool, yards: Yards, redis_server: servers.Redis
+) -> None:
+    batch_id = await yards.open("one", expires_at=int(time.time()) - 1)
+    await yards.add(batch_id, named("a", "b"))
+    if has_run:
+        await yards.yard.run(batch_id, lambda _: good())
+    await empty(redis_server)
+    await rebuilt(yards)
+
+    await Windows(yards.state, yards.storage).close()
+
+    async def is_closed() -> bool:
+        return (await yards.record(batch_id))["status"] == "finalizing"
+
+    await eventually(is_closed)
+    await yards.yard.finaliser.finish(batch_id)
+    # With all requests done, it is as if somebody had closed it in time.
+    assert (await yards.record(batch_id))["status"] == ("completed" if has_run else "expired")
 
 
 async def test_one_that_lost_rows_fails(yards: Yards, redis_server: servers.Redis) -> None:

@@ -41,6 +41,7 @@ from shared.storage import Storage
 from shared.submission.pipelines import Pipeline, read_pipeline
 from shared.table.frames import FileEnd
 from shared.table.writing import DIED
+from shared.tenants import TenantSettings
 from tests.eventually import eventually
 from tests.integration.cli.yards import A_CALL, TENANT, Yards, empty, yards_in
 from tests.integration.dispatcher.conftest import MICROS
@@ -160,6 +161,23 @@ async def test_with_another_leader_for_each_step_no_row_is_lost_or_doubled(yards
         "0": {"failed": 0, "dropped": 2},
         "2": {"failed": 0, "dropped": 3},
     }
+
+
+@pytest.mark.parametrize(
+    "limits", [TenantSettings(enqueued_requests=4), TenantSettings(enqueued_tokens=40)]
+)
+async def test_one_of_a_tenant_that_has_room_for_few_requests_comes_through(
+    limits: TenantSettings, yards: Yards
+) -> None:
+    await yards.state.tenants.put(TENANT, limits)
+    pipeline = await yards.pipeline("narrow", A_CALL, _SECOND)
+
+    ended = await lead(yards, pipeline)
+
+    assert ended.fields.get("status") == "completed"
+    rows = await lines(yards, ended, "output")
+    assert [row["custom_id"] for row in rows] == [f"r{number}" for number in range(9)]
+    assert all(row["answer"] and row["second"] for row in rows)
 
 
 async def test_the_output_is_in_the_order_of_the_input_whatever_was_done_first(

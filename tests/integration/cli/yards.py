@@ -142,7 +142,7 @@ class Yards:
         """An open batch, which takes rows once it is started."""
         batch_id = ids.batch_id(TENANT, name)
         source = open_source(self.storage.bucket, TENANT, batch_id, "m")
-        manifest = a_manifest(name, **today(), **source, **changes)
+        manifest = a_manifest(name, **{**today(), **source, **changes})
         assert (await accept(self.state, self.storage, manifest)).batch_id == batch_id
         if is_started:
             await self.yard.planner.plan(batch_id)

@@ -102,6 +102,19 @@ async def test_bad_lines_get_errors_and_the_other_rows_run(lenient: BatchYard) -
     assert sorted(rows) == list(range(8))
 
 
+async def test_a_good_line_with_an_error_in_it_runs_beside_bad_ones(lenient: BatchYard) -> None:
+    # As somebody has it who makes requests of results.
+    good_one = json.dumps({**json.loads(line("row-1")), "error": None}).encode()
+    batch_id = await lenient.plan(b"\n".join([b"{", good_one]))
+
+    await _run(lenient, batch_id)
+
+    ended = await _ended(lenient, batch_id)
+    assert ended.request_counts.model_dump() == {"total": 2, "completed": 1, "failed": 1}
+    [output] = await lenient.parsed(ended.output_file_id)
+    assert output["custom_id"] == "row-1"
+
+
 async def test_rows_that_begin_alike_are_grouped_around_bad_lines(
     state: State, storage: Storage, tmp_path: Path
 ) -> None:

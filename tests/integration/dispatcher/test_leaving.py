@@ -19,7 +19,7 @@ from shared.ledger.batch_records import (
     record_key,
 )
 from shared.ledger.changes import save_changes
-from shared.ledger.commits import cancel
+from shared.ledger.commits import Commit, cancel, create_commit
 from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.submission.accept import accept_known
@@ -286,6 +286,31 @@ async def test_a_lost_record_is_as_the_commit_has_it(
     await yard.state.controls.amend(ended, metadata='{"who": "you"}')
     await reaper.let_leave()
     assert (await yard.state.batches.get(ended)).fields["metadata"] == '{"who": "you"}'
+
+
+async def test_a_failure_that_did_not_happen_is_no_end_of_a_batch_whose_record_is_lost(
+    reaper: Reaper, yard: BatchYard
+) -> None:
+    batch_id = await yard.plan(lines(2))
+    # By a dispatcher that died before it happened.
+    record, pin = await yard.state.batches.pinned(batch_id)
+    failure = Commit(
+        batch_id=batch_id,
+        event=Event.LANE_FAILED,
+        record=record.fields,
+        fields={"first_error": "no memory"},
+        **pin._asdict(),
+    )
+    await create_commit(yard.storage, failure)
+    await yard.run(batch_id, lambda _: good())
+    await yard.finaliser.finish(batch_id)
+    before = await yard.state.batches.get(batch_id)
+    await reaper.let_leave()
+    await yard.storage.remove([record_key(batch_id, 0)])
+
+    found = await yard.state.batches.get(batch_id)
+
+    assert found.to_openai() == before.to_openai()
 
 
 async def test_while_s3_is_away_a_batch_is_not_unknown(

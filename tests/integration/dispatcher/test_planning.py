@@ -12,8 +12,9 @@ from shared.lifecycle import Event, Status
 from shared.slices import Slice
 from shared.state import Quota, State
 from shared.storage import ForbiddenError, Storage
+from shared.submission.opening import open_source, start_open
 from shared.tasks import end
-from tests.batches import LANE
+from tests.batches import LANE, validating
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CHAT, BatchYard, PlanKeys, a_planner, line, lines
 from tests.servers import S3
@@ -424,6 +425,29 @@ async def test_an_operator_may_allow_more_rows_and_names_are_still_told_apart(
     assert [("duplicate_custom_id", 100_001)] == [
         (problem["code"], problem["line"]) for problem in problems
     ]
+
+
+async def test_an_open_batch_fails_whose_model_the_catalog_has_lost(yard: BatchYard) -> None:
+    batch_id = await validating(yard.state, **open_source("inputs", "acme", "new", "gone"))
+
+    await yard.planner.plan(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    assert record.status is Status.FAILED
+    [problem] = _problems(record.fields)
+    assert (problem["code"], problem["param"]) == ("model_not_found", "model")
+
+
+async def test_one_that_was_cancelled_meanwhile_is_cancelled(
+    yard: BatchYard, catalog: Catalog
+) -> None:
+    batch_id = await validating(yard.state, **open_source("inputs", "acme", "new", "gone"))
+    before = await yard.state.batches.get(batch_id)
+    await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+
+    await start_open(yard.state, yard.storage, catalog, before)
+
+    assert (await yard.state.batches.get(batch_id)).status is Status.CANCELLING
 
 
 def _assert_covers(slices: list[Slice], body: bytes, *, rows: int) -> None:

@@ -11,10 +11,13 @@ from dispatcher import windows
 from dispatcher.windows import Windows
 from shared.lifecycle import Event, Status
 from shared.state import State
+from shared.storage import Storage
 from shared.tasks import end
 from tests.batches import accept_input, claim, feed, in_progress, part, validating
 from tests.eventually import eventually
+from tests.faults.s3_proxy import Refusal, s3_proxy
 from tests.integration.dispatcher.conftest import BatchYard, good, lines
+from tests.servers import S3
 
 #: Of a lane job that never looks whether its batches are closing.
 _LEASE_SECONDS = 3600
@@ -141,6 +144,51 @@ async def test_windows_close_behind_many_that_take_their_time_to_end(
     await Windows(state).close()
 
     assert await _is(state, closing, Status.FINALIZING)
+
+
+async def test_no_batch_waits_for_an_open_one_that_s3_fails(
+    state: State, storage: Storage, s3: S3
+) -> None:
+    with s3_proxy(s3.endpoint) as proxy:
+        failing = Storage(proxy.endpoint, *s3[1:], storage.bucket, attempts=1)
+        proxy.judge = lambda method, path: Refusal(503, "SlowDown")
+        opened = await in_progress(state, expires_at=1, open_model="m")
+        held = await in_progress(state)
+        await feed(state, held)
+        await claim(state, slices=2, lease_seconds=_LEASE_SECONDS)
+        await state.apply(held, Event.CANCEL_REQUESTED)
+        task = asyncio.create_task(Windows(state, failing, grace_seconds=0).watch())
+
+        async def is_free() -> bool:
+            return await state.claims.inflight(held) == 0
+
+        await eventually(is_free)
+        assert await _is(state, opened, Status.IN_PROGRESS)
+        proxy.judge = None
+        await eventually(lambda: _is(state, opened, Status.FINALIZING))
+        await end(task)
+
+
+async def test_a_batch_that_runs_again_after_its_window_has_its_claims_taken_back(
+    yard: BatchYard,
+) -> None:
+    batch_id = await yard.plan(lines(3), expires_at=int(time.time()) + 2)
+    await yard.run(batch_id, lambda _: good())
+    windows = Windows(yard.state, grace_seconds=0)
+    await eventually(lambda: _has_passed(yard.state, batch_id))
+    await windows.close()
+    [broken] = (await yard.state.slices.parts(batch_id)).values()
+    await yard.state.claims.drop_part(batch_id, 0, broken)
+    await yard.claim(batch_id)
+
+    await windows.close()
+
+    assert await _is(yard.state, batch_id, Status.FINALIZING)
+    assert await yard.state.claims.inflight(batch_id) == 0
+
+
+async def _has_passed(state: State, batch_id: str) -> bool:
+    return batch_id in await state.batches.past_window()
 
 
 async def _is(state: State, batch_id: str, status: Status) -> bool:

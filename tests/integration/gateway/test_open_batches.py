@@ -10,10 +10,11 @@ from openai import BadRequestError, omit
 from openai.types import Batch
 
 from dispatcher.windows import Windows
-from shared.lifecycle import Event
+from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.storage import Storage
 from shared.tenants import TenantSettings
+from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import BatchYard, good, line, lines
 from tests.integration.gateway.conftest import Caller
 
@@ -335,6 +336,11 @@ async def test_at_the_end_of_its_window_it_is_closed(
     await gateway_state._redis.zadd("{batchyard}:deadlines", {batch_id: time.time() - 1})  # noqa: SLF001  # see above
 
     await Windows(gateway_state, bucket).close()
+
+    async def is_closed() -> bool:
+        return (await gateway_state.batches.get(batch_id)).status is Status.FINALIZING
+
+    await eventually(is_closed)
     await yard.finaliser.finish(batch_id)
 
     batch = await acme.openai.batches.retrieve(batch_id)

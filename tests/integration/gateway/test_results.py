@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,8 @@ from openai._legacy_response import HttpxBinaryResponseContent
 from redis.asyncio import Redis
 
 from gateway.result_lines import Order, ResultLines
+from shared import ids
+from shared.catalog_file import load_catalog
 from shared.lifecycle import Event, Status
 from shared.slices import Claim
 from shared.state import State
@@ -18,11 +21,16 @@ from tests.batches import validating
 from tests.integration.dispatcher.conftest import (
     BatchYard,
     Result,
+    a_planner,
     bad,
     good,
+    line,
     lines,
 )
 from tests.integration.gateway.conftest import Caller, Gateway
+from worker.outcomes import Outcome, SliceResult
+from worker.slice_io import fetch, settle
+from worker.slice_run import SliceRun
 
 ROWS = 9
 
@@ -202,6 +210,31 @@ async def test_the_order_of_completion_ends_with_a_clear_word(
     assert len(by_input.text.splitlines()) == ROWS - 2
 
 
+@pytest.mark.parametrize("order", ["input", "completion"])
+async def test_lines_that_are_no_requests_keep_their_places(
+    order: Order, acme: Caller, yard: BatchYard, tmp_path: Path
+) -> None:
+    catalog = load_catalog(tmp_path / "yard.yaml")
+    lenient = a_planner(yard.state, yard.storage, catalog, strict_input=False)
+    rows = [b"{" if row in (1, 4, 5) else line(f"row-{row}") for row in range(ROWS)]
+    batch_id = await yard.submit(b"\n".join(rows), tenant=acme.tenant)
+    await lenient.plan(batch_id)
+    *others, last = await yard.claim(batch_id)
+    for claim in (last, *others[1:]):
+        await _run(yard, claim)
+    await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+    await yard.state.claims.release(others[0])
+    before = await _read(acme, batch_id, order=order)
+    await yard.finaliser.finish(batch_id)
+
+    after = await _read(acme, batch_id, order=order)
+
+    assert len(before.content.splitlines()) == (6 if order == "completion" else 0)
+    assert after.content.startswith(before.content)
+    found = sorted(map(ids.row_of_result, after.content.splitlines()))
+    assert found == list(range(ROWS))
+
+
 async def test_of_a_batch_that_failed_as_a_whole_what_had_run_can_be_read(
     acme: Caller, yard: BatchYard
 ) -> None:
@@ -282,6 +315,16 @@ async def _completed(yard: BatchYard, caller: Caller) -> str:
     await yard.finaliser.finish(batch_id)
     assert (await yard.state.batches.get(batch_id)).status is Status.COMPLETED
     return batch_id
+
+
+async def _run(yard: BatchYard, claim: Claim) -> None:
+    """Run a slice as a lane job does."""
+    given = await fetch(yard.storage, claim)
+    assert isinstance(given.lines, bytes)
+    run = SliceRun(claim, given.lines, given.kept)
+    for position in [one for chunk in run.chunks(100) for one in chunk]:
+        run.answer(position, (200, b"{}"))
+    await settle(yard.state, yard.storage, claim, SliceResult(Outcome.DONE, run.body()))
 
 
 async def _sweep(yard: BatchYard, batch_id: str) -> None:

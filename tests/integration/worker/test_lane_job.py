@@ -12,14 +12,16 @@ from dispatcher.finaliser import Finaliser
 from shared.catalog import Lane
 from shared.catalog_file import load_catalog
 from shared.engines import ReplicaNumbers
+from shared.errors import TransientError
 from shared.ordering.work import Work
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
-from tests.batches import JOB
+from tests.batches import JOB, feed, in_progress
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, lines
 from tests.integration.worker.conftest import worker_settings
+from tests.proxy import proxied
 from tests.servers import S3
 from worker.engine_errors import Engine, Results
 
@@ -266,3 +268,53 @@ async def test_room_is_filled_as_soon_as_a_slice_has_ended(
             return batch.request_counts.completed == slices * _ROWS_A_SLICE
 
         await eventually(are_done)
+
+
+async def test_slices_of_a_wave_that_breaks_while_redis_is_away_run_again(
+    stores: Stores, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from worker.lane_engines import LaneEngines
+    from worker.lane_load import LaneLoad
+    from worker.lane_work import LaneWork
+
+    monkeypatch.setattr("worker.lane_work._PAUSE_SECONDS", 0.0)
+    async with proxied(stores.redis_url) as proxy:
+
+        class Engines(LaneEngines):
+            async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
+                proxy.is_down = True
+                proxy.cut()
+                raise TransientError("Redis is away.")
+
+        batch_id = await in_progress(stores.state, slices=4)
+        await feed(stores.state, batch_id, slices=4)
+        await stores.state.lanes.open_job(LANE, "", JOB)
+        state = State(proxy.url, namespace=namespace)
+        (stores.folder / "catalog.yaml").write_text(CATALOG)
+        catalog, lane = load_catalog(stores.folder / "catalog.yaml"), Lane("m", "gpu")
+        settings = worker_settings(stores.redis_url, stores.s3, stores.folder, claim_seconds=1)
+        ended = asyncio.Event()
+        work = LaneWork(
+            state,
+            stores.storage,
+            settings,
+            Engines(catalog, lane, state, settings, patience_seconds=None),
+            # No room for one that runs directly.
+            LaneLoad(rows_at_once=1, small_rows=0, turn_rows=0, direct_rows=0, wave_seconds=1),
+            lane=lane,
+            job=JOB,
+            small_batch_rows=0,
+            on_end=ended.set,
+        )
+        assert await work.start(lane, rate=100.0) == 4
+        await ended.wait()
+        proxy.is_down = False
+
+        async def are_back() -> bool:
+            # As the lane job's beats and the dispatcher do.
+            await work.renew_claims()
+            await stores.state.claims.reap(LANE)
+            return await stores.state.claims.inflight(batch_id) == 0
+
+        await eventually(are_back)
+        await state.close()

@@ -903,6 +903,25 @@ async def test_what_is_kept_of_a_closing_batch_becomes_its_parts_once_nothing_is
     assert [(0, 0)] == await state.slices.commits(one.batch_id, 0)
 
 
+async def test_nothing_is_kept_of_a_closing_batch_once_its_claims_were_taken_back(
+    state: State,
+) -> None:
+    one, other = await claimed(state, slices=2)
+    await state.apply(one.batch_id, Event.CANCEL_REQUESTED)
+    in_time = await state.claims.release(one, kept=part(one, rows=3))
+    await state.claims.take_back(one.batch_id)
+    await state.claims.commit_kept(one.batch_id)
+    # A finaliser has read all parts by now, and may have written its commit.
+    frozen = await state.batches.get(one.batch_id)
+
+    late = await state.claims.release(other, kept=part(other, rows=2))
+
+    assert (in_time, late) == (True, False)
+    assert await state.claims.commit_kept(one.batch_id) == 0
+    assert await state.slices.parts(one.batch_id) == {0: part(one, rows=3)}
+    assert (await state.batches.get(one.batch_id)).fields == frozen.fields
+
+
 async def test_a_broken_part_of_a_mixed_batch_runs_again_on_its_lane_alone(
     state: State, redis: Redis, namespace: str
 ) -> None:
