@@ -28,13 +28,13 @@ class Engine:
     """vLLM's, of which each step is noted."""
 
     def __init__(
-        self, model: Path, scheduler: str, *, is_async: bool = False, runner: str = "generate"
+        self, model: Path, scheduler: str, *, is_async: bool = False, is_pooling: bool = False
     ) -> None:
         from vllm import EngineArgs, LLMEngine, PoolingParams, SamplingParams
 
         arguments = EngineArgs(
             model=str(model),
-            runner=runner,
+            runner="pooling" if is_pooling else "generate",
             max_model_len=1024,
             max_num_seqs=16,
             max_num_batched_tokens=STEP,
@@ -230,7 +230,7 @@ def test_a_step_of_vectors_has_what_takes_a_short_while_and_small_batches_go_fir
 ) -> None:
     from worker.live_scheduler import scheduler_name
 
-    engine = Engine(model, scheduler_name(is_async=False), runner="pooling")
+    engine = Engine(model, scheduler_name(is_async=False), is_pooling=True)
     clock = Time()
     engine.scheduler._limit = StepLimit(clock, is_one_step=True)  # noqa: SLF001  # for its clock
     schedule = engine.scheduler.schedule
