@@ -12,6 +12,7 @@ import msgspec
 
 from shared import ids
 from shared.dataset.dataset import Dataset, Format, PinnedDataset, Source, format_of
+from shared.dataset.key_pattern import fits, key_pattern
 from shared.dataset.template import syntax_problem
 from shared.errors import InvalidInputError, NotFoundError
 from shared.input_places import InputPlaces, is_in
@@ -93,39 +94,18 @@ class Datasets:
         return [_source(bucket, one, prefix, format_) for one in listed]
 
     async def _listed(self, bucket: str, prefix: str, key: str) -> list[Listed]:
-        wanted, found, seen = re.compile(_pattern(key)), [], 0
+        wanted, found, seen = key_pattern(key), list[Listed](), 0
         async for page in self._storage.pages(prefix, bucket=bucket):
             seen += len(page)
             found += [
                 one
                 for one in page
-                if one.size and _is_data(one.key, prefix) and wanted.fullmatch(one.key)
+                if one.size and _is_data(one.key, prefix) and fits(one.key, wanted)
             ]
             if len(found) > _MAX_OBJECTS or seen > _MAX_LISTED:
                 text = f"more than {_MAX_OBJECTS} objects, the limit of one dataset"
                 raise _invalid("objects", f"{_shown(f's3://{bucket}/{key}')} has {text}")
         return found
-
-
-def _pattern(key: str) -> str:
-    """The keys that a URL's path stands for, as a regular expression."""
-    if key.endswith("/"):
-        key += "**"
-    return "".join(_piece(piece) for piece in re.split(r"(\*\*/?|\*|\?)", key))
-
-
-def _piece(piece: str) -> str:
-    match piece:
-        case "**/":
-            return "(?:[^/]+/)*"
-        case "**":
-            return ".*"
-        case "*":
-            return "[^/]*"
-        case "?":
-            return "[^/]"
-        case _:
-            return re.escape(piece)
 
 
 def _is_data(key: str, prefix: str) -> bool:

@@ -72,6 +72,16 @@ async def test_a_wrong_input_is_refused_with_its_place(acme: Caller, bucket: Sto
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+async def test_a_url_with_many_stars_holds_nobody_up(acme: Caller, bucket: Storage) -> None:
+    # By a regular expression, this takes longer than anybody waits, and nobody else is answered.
+    await _put(acme, bucket, f"{'a' * 60}.csv", "one")
+    objects = f"s3://{bucket.bucket}/inbox/{acme.tenant}/{'*a' * 20}b.csv"
+
+    answer = await _create(acme, {**_input(acme, bucket), "objects": objects})
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input.objects")
+
+
 async def test_a_batch_has_one_input(acme: Caller, bucket: Storage) -> None:
     await _put(acme, bucket, "a.csv", "one")
 
