@@ -54,7 +54,7 @@ def retry_after_seconds(header: str | None, now: float) -> float:
         return float(text[:9])
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     # A date without a zone is UTC.
     seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now

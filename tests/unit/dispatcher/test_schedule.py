@@ -85,6 +85,7 @@ def test_a_pause_is_what_is_asked_for_but_no_longer_than_an_hour() -> None:
         ("-7", 0.0),
         ("soon", 0.0),
         ("", 0.0),
+        (f"Wed, 21 Oct {'9' * 20} 07:28:00 GMT", 0.0),
         ("9" * 400, 999_999_999.0),
         (format_datetime(datetime.fromtimestamp(1090, UTC), usegmt=True), 90.0),
         (format_datetime(datetime.fromtimestamp(1090, UTC).replace(tzinfo=None)), 90.0),
