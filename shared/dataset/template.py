@@ -215,6 +215,9 @@ def _parsed(environment: jinja2.Environment, param: str, text: str) -> jinja2.no
         raise MalformedTemplateError(SyntaxProblem(param, _reason(error))) from None
     except RecursionError:
         raise MalformedTemplateError(SyntaxProblem(param, "it is nested too deeply")) from None
+    except ValueError:
+        # Python reads no integer of thousands of digits.
+        raise MalformedTemplateError(SyntaxProblem(param, "a number has too many digits")) from None
 
 
 def _reason(error: jinja2.TemplateSyntaxError) -> str:

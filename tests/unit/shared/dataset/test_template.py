@@ -113,6 +113,7 @@ def test_an_error_names_its_place_and_no_value(text: str, reason: str) -> None:
         ({"a": [{"b": "{% if %}"}]}, None, "template.a[0].b"),
         ({"a": 1}, "x ==", "filter"),
         ({"a": "{{ " + "(" * 3000 + "x" + ")" * 3000 + " }}"}, None, "template.a"),
+        ({"a": "{{ x + " + "1" * 5000 + " }}"}, None, "template.a"),
     ],
 )
 def test_what_cannot_be_read_is_told_without_running_it(
