@@ -144,6 +144,8 @@ class WebhookDeliveries:
         """Record an attempt and its consequences. Returns False if the claim has been lost.
 
         `wait_seconds` only applies to a retry. The endpoint is not called for `pause_seconds`.
+        Where it has got another URL meanwhile, what the former receiver has said does not bind the
+        new one, which gets what the former one has refused.
         """
         done = await self._scripts.run(
             "settle_webhook",
@@ -155,6 +157,7 @@ class WebhookDeliveries:
             int(wait_seconds * 1000),
             int(pause_seconds * 1000),
             per_endpoint,
+            due.url,
         )
         return bool(done)
 

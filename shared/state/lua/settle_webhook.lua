@@ -1,10 +1,16 @@
 -- needs: webhook, delivery, webhook_schedule
 -- Records an attempt. ARGV: endpoint, delivery, claim, outcome, attempt (JSON), wait before the next
--- attempt in ms, pause for the endpoint in ms, max claims of one endpoint
+-- attempt in ms, pause for the endpoint in ms, max claims of one endpoint, the URL that was called
 -- Returns 1, or 0 when the claim belongs to another process by now.
 local endpoint, delivery, claim, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local wait_ms, pause_ms, max_claims = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local hook, key = webhook_key(endpoint), delivery_key(delivery)
+-- Another URL is another receiver, which has not said what this one has.
+local is_of_before = redis.call('HGET', hook, 'url') ~= ARGV[9]
+if is_of_before then
+  pause_ms = 0
+  if outcome == 'gone' then outcome = 'retry' end
+end
 if redis.call('HGET', key, 'claims') ~= claim
   or redis.call('ZREM', claims_key(endpoint), delivery) == 0 then return 0 end
 
@@ -16,7 +22,7 @@ redis.call('HSET', key, 'attempts', cjson.encode(attempts))
 
 if outcome == 'gone' then redis.call('HSET', hook, 'disabled_at', now) end
 if outcome == 'delivered' then
-  redis.call('HDEL', hook, 'slow', 'paused_until_ms')
+  if not is_of_before then redis.call('HDEL', hook, 'slow', 'paused_until_ms') end
   finish_delivery(delivery, 'delivered')
 elseif outcome == 'retry' and redis.call('HEXISTS', hook, 'disabled_at') == 0 then
   local next_at_ms = int(now_ms + wait_ms)

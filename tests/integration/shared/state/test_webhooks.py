@@ -148,6 +148,22 @@ async def test_a_pause_holds_back_everything_for_the_endpoint(state: State) -> N
     assert {due.url for due in await _claim(state)} == {"https://b.example"}
 
 
+@pytest.mark.parametrize("outcome", ["gone", "retry"])
+async def test_what_a_former_receiver_answers_does_not_bind_the_new_one(
+    outcome: Outcome, state: State
+) -> None:
+    endpoint = await an_endpoint(state, URL)
+    await in_status(state, Status.COMPLETED)
+    (under_way,) = await _claim(state)
+    await state.webhooks.update("acme", endpoint.id, {"url": "https://b.example"})
+
+    await _settle(state, under_way, outcome, pause=60.0)
+
+    assert (await state.webhooks.get("acme", endpoint.id)).disabled_at is None
+    (again,) = await _claimed_soon(state)
+    assert (again.id, again.url, again.slow) == (under_way.id, "https://b.example", 0)
+
+
 async def test_a_retry_waits_and_the_claim_says_for_how_long(state: State) -> None:
     endpoint = await an_endpoint(state, URL)
     await in_status(state, Status.COMPLETED)
