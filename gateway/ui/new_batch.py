@@ -31,6 +31,8 @@ router = APIRouter()
 #: Where the endpoint of the first request is looked for.
 _HEAD_BYTES = 64 * 1024
 _CHAT = "/v1/chat/completions"
+#: Python reads no integer of thousands of digits.
+_MAX_DIGITS = 15
 
 
 @router.get("/new")
@@ -94,7 +96,8 @@ def _submitted(form: Mapping[str, str]) -> CreateBatch:
     names = ("input_file_id", "endpoint", "completion_window", "idempotency_key")
     fields: dict[str, object] = {name: form[name] for name in names if name in form}
     if priority := form.get("priority"):
-        fields["priority"] = int(priority) if priority.isdecimal() else priority
+        is_number = priority.isdecimal() and len(priority) < _MAX_DIGITS
+        fields["priority"] = int(priority) if is_number else priority
     if label := form.get("label", "").strip():
         fields["metadata"] = {"label": label}
     return _params(fields)
@@ -113,7 +116,7 @@ async def _endpoint_of(services: Services, file: FileRecord) -> str:
         file.key, start=file.start, end=end, etag=file.etag, bucket=file.bucket
     )
     try:
-        url = json.loads(head.split(b"\n", 1)[0]).get("url")
-    except (ValueError, AttributeError):
+        url = json.loads(head.split(b"\n", 1)[0])["url"]
+    except (ValueError, LookupError, TypeError, RecursionError):
         return _CHAT
-    return url if url in ENDPOINTS else _CHAT
+    return url if isinstance(url, str) and url in ENDPOINTS else _CHAT

@@ -68,12 +68,17 @@ def _choice(choice: Mapping[str, Any]) -> str:
 
 def _prompt(line: bytes) -> str:
     try:
-        body = json.loads(line).get("body") or {}
-    except ValueError:
+        body = json.loads(line)["body"]
+    except (ValueError, LookupError, TypeError, RecursionError):
         return ""
-    if messages := body.get("messages"):
-        return _content(messages[-1].get("content"))
-    return _content(body.get("prompt", body.get("input", "")))
+    # A line may ask for anything; it has an error then.
+    match body:
+        case {"messages": [*_, {"content": content}]}:
+            return _content(content)
+        case {"prompt": content} | {"input": content}:
+            return _content(content)
+        case _:
+            return ""
 
 
 def _content(content: Any) -> str:

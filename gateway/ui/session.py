@@ -114,10 +114,18 @@ def require_same_site(request: Request) -> None:
     is_foreign = (
         fetched not in {"same-origin", "none"}
         if fetched is not None
-        else origin is not None and urlsplit(origin).netloc not in hosts
+        else origin is not None and _host_of(origin) not in hosts
     )
     if is_foreign:
         raise PermissionDeniedError("Another site has sent this form. Open the page itself.")
+
+
+def _host_of(origin: str) -> str:
+    """Empty for what is no URL, such as `null`."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def token_of(request: Request) -> str | None:

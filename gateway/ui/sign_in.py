@@ -69,6 +69,9 @@ def _first_scope(admission: Admission | Expired | None) -> Scope:
 
 def _own_path(text: str) -> str:
     """Where to go after the sign-in: a path of this page, whatever a link says."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return HOME
     is_own = not parts.scheme and not parts.netloc and text.startswith("/ui/") and "\\" not in text
     return text if is_own else HOME

@@ -85,7 +85,13 @@ async def test_the_home_of_the_gateway_leads_to_the_page(browser: Browser) -> No
 
 
 async def test_nobody_is_led_elsewhere_after_the_sign_in(browser: Browser, acme: Caller) -> None:
-    for way in ("https://evil.example/ui/", "//evil.example/ui/", "/ui/\\evil.example", "/other"):
+    for way in (
+        "https://evil.example/ui/",
+        "//evil.example/ui/",
+        "/ui/\\evil.example",
+        "/other",
+        "//[",
+    ):
         entered = await browser.http.post("/ui/sign-in", data={"key": acme.key, "next": way})
 
         assert entered.headers["location"] == "/ui/batches"
@@ -217,6 +223,7 @@ async def test_what_others_have_does_not_exist(
         ({"csrf": "0" * 64}, {}),
         ({"csrf": ""}, {}),
         ({}, {"origin": "https://evil.example"}),
+        ({}, {"origin": "http://["}),
         ({}, {"sec-fetch-site": "cross-site"}),
         ({}, {"sec-fetch-site": "same-site"}),
     ],
@@ -306,6 +313,32 @@ async def test_a_file_is_checked_and_then_started_once_however_often_the_form_co
     [batch] = (await acme.http.get("/v1/batches")).json()["data"]
     assert batch["metadata"] == {"label": "mine"}
     assert batch["endpoint"] == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("line", [b'{"url": []}', b'{"url": {}}', b"[]", b"[" * 60_000])
+async def test_a_file_whose_first_line_is_no_request_is_shown_with_what_is_wrong(
+    line: bytes, visitor: Browser, acme: Caller
+) -> None:
+    uploaded = await acme.http.post(
+        "/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", line + b"\n")}
+    )
+    file_id = uploaded.json()["id"]
+
+    page = await visitor.http.get(f"/ui/new/{file_id}")
+
+    assert (page.status_code, page.headers["content-type"][:9]) == (200, "text/html")
+
+
+async def test_a_priority_of_thousands_of_digits_is_refused(visitor: Browser) -> None:
+    form = {
+        "csrf": await visitor.csrf(),
+        "input_file_id": "file-1",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "priority": "9" * 5000,
+    }
+
+    assert (await visitor.http.post("/ui/batches", data=form)).status_code == 400
 
 
 async def test_the_trail_has_what_is_done_on_the_page(

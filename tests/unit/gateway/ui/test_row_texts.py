@@ -46,6 +46,26 @@ def test_what_was_asked_is_the_last_thing_said(body: dict[str, Any], text: str) 
     assert result_row(1, answered(CHAT), json.dumps({"body": body}).encode()).prompt == text
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "7",
+        "{}",
+        '{"body": null}',
+        '{"body": "Hi"}',
+        '{"body": {"messages": "Hi"}}',
+        '{"body": {"messages": ["Hi"]}}',
+        '{"body": {"messages": {"role": "user"}}}',
+        '{"body": {"messages": [{"role": "user"}]}}',
+        '{"body": {"input": 7}}',
+        '{"body": ' + "[" * 100_000,
+    ],
+)
+def test_a_line_that_asks_for_nothing_that_can_be_read_is_shown_without_a_prompt(line: str) -> None:
+    assert result_row(1, answered(CHAT), line.encode()).prompt == ""
+
+
 def test_a_failure_says_why() -> None:
     refused = answered({"error": {"message": "Too long.", "code": None}}, status=400)
     never = json.dumps(
