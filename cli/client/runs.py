@@ -202,15 +202,18 @@ def _targets(
     """
     if output is None:
         return dict.fromkeys(paths)
+    found: dict[Path, Path | None]
     if not output.is_dir() and len(paths) == 1:
-        return {paths[0]: output}
-    if output.is_file():
+        found = {paths[0]: output}
+    elif output.is_file():
         raise InvalidInputError(
             f"--output {output}: this is a file, and {len(paths)} inputs need a folder."
         )
-    found: dict[Path, Path | None] = {
-        path: output / (path.name if suffix is None else f"{path.stem}{suffix}") for path in paths
-    }
+    else:
+        found = {
+            path: output / (path.name if suffix is None else f"{path.stem}{suffix}")
+            for path in paths
+        }
     if len(set(found.values())) < len(found):
         raise InvalidInputError(
             f"--output {output}: some inputs have the same name. Run them one by one."
