@@ -51,12 +51,16 @@ def changed(line: bytes, changes: dict[str, Any], place: str) -> bytes:
             for one in outer:
                 inner = inner.setdefault(one, {})
             inner[last] = value
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInputError(
             f"{place}: it is no request whose 'body' could be changed. "
             "`batchyard check` says what is wrong."
         ) from error
-    return json.dumps(request, ensure_ascii=False).encode() + b"\n"
+    try:
+        return json.dumps(request, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which only an escape can say.
+        return json.dumps(request).encode() + b"\n"
 
 
 def _changes(model: str | None, fields: list[str]) -> dict[str, Any]:

@@ -46,7 +46,17 @@ def test_a_sample_is_the_same_again_and_each_request_is_as_likely(tmp_path: Path
     assert all(3 < drawn[f"r-{number}"] < 21 for number in range(10))
 
 
-@pytest.mark.parametrize("line", ["nothing", "[]", '{"body": 3}', '{"body": {"a": 1}}'])
+def test_a_text_with_half_of_a_surrogate_pair_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"custom_id": "a", "body": {"input": "x\\ud83d"}}\n')
+
+    [found] = _prepared(str(tmp_path / "in.jsonl"), "--model", "n")
+
+    assert found["body"] == {"input": "x\ud83d", "model": "n"}
+
+
+@pytest.mark.parametrize(
+    "line", ["nothing", "[]", '{"body": 3}', '{"body": {"a": 1}}', "[" * 100_000]
+)
 def test_what_cannot_be_changed_is_named_by_its_place(line: str, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text(f'{{"body": {{}}}}\n{line}\n')
 
