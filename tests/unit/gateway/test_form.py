@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.form import MAX_FORM_BYTES, Form
+from gateway.form import MAX_FORM_BYTES, MAX_HEADER_BYTES, Form
 from shared.errors import InvalidInputError, TooLargeError
 
 #: No time limit: a busy machine is not the code's fault.
@@ -165,3 +165,42 @@ def _body(parts: list[tuple[str, bytes]]) -> bytes:
 def _cut(body: bytes, cuts: list[int]) -> list[bytes]:
     edges = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
     return [body[start:end] for start, end in pairwise(edges)]
+
+
+#: The `email` package needs seconds for some ten thousand bytes of these.
+SLOW = b'";"' * 20_000
+
+
+@unhurried
+@given(body=st.binary(max_size=1500) | NASTY, cuts=st.lists(st.integers(0, 4000)))
+def test_a_long_part_header_behind_the_file_is_refused_before_it_is_read(
+    body: bytes, cuts: list[int]
+) -> None:
+    form = _form()
+    before = _body([("file", body)]).removesuffix(b"--\r\n")
+    sent = before + b'\r\nContent-Disposition: form-data; name="purpose"; filename="' + SLOW
+
+    with pytest.raises(TooLargeError, match=str(MAX_HEADER_BYTES)):
+        for chunk in _cut(sent, cuts):
+            form.feed(chunk)
+
+    assert form._fed_bytes < len(before) + MAX_HEADER_BYTES + 600  # noqa: SLF001  # what its parser has seen
+
+
+def test_a_long_part_header_before_the_file_is_refused_before_it_is_read() -> None:
+    form = _form()
+
+    with pytest.raises(TooLargeError, match=str(MAX_HEADER_BYTES)):
+        form.feed(b'--b0undary\r\nContent-Disposition: form-data; name="file"; filename="' + SLOW)
+
+    assert form._fed_bytes < MAX_HEADER_BYTES + 600  # noqa: SLF001  # what its parser has seen
+
+
+def test_a_content_type_is_no_longer_than_all_headers() -> None:
+    with pytest.raises(InvalidInputError):
+        Form(
+            f"multipart/form-data; boundary=b; x={SLOW.decode()}",
+            file_field="file",
+            fields=(),
+            max_file_bytes=1,
+        )
