@@ -106,8 +106,9 @@ def paging(client: OpenAI, file_id: str) -> None:
 def cancel(client: OpenAI) -> None:
     file = client.files.create(file=line("slow", "wait for it"), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-    assert client.batches.cancel(batch.id).status == "cancelling"
-    assert client.batches.cancel(batch.id).status in {"cancelling", "cancelled"}
+    for _ in range(2):
+        # It may have ended by the time of the answer.
+        assert client.batches.cancel(batch.id).status in {"cancelling", "cancelled"}
 
 
 def delete(client: OpenAI, file_id: str) -> None:

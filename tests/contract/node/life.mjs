@@ -101,7 +101,9 @@ const slow = await client.files.create({
   purpose: "batch",
 });
 const stopped = await create(slow.id);
-assert.equal((await client.batches.cancel(stopped.id)).status, "cancelling");
+// It may have ended by the time of the answer.
+const answer = await client.batches.cancel(stopped.id);
+assert.match(answer.status, /^cancell(ing|ed)$/);
 
 // Delete
 assert.deepEqual(await client.files.delete(file.id), {
