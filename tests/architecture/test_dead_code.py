@@ -43,7 +43,6 @@ _USED_ELSEWHERE = {
     "late_at": "the scripts in Lua, as above",
     "ignore_aliases": "PyYAML's dumper",
     "on_start": "the parser of forms",
-    "on_data_received": "the parser of forms",
     "on_finish": "the parser of forms",
     "log_message": "http.server",
     "connection_made": "asyncio's transports",
