@@ -1,13 +1,12 @@
 """Fails the batches of a lane whose engine cannot run them, so that it does not retry forever."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 
 import structlog
 
 from shared.errors import InvalidTransitionError
-from shared.ledger.commits import fail, save_lane_failure
+from shared.ledger.commits import fail, failure_fields, save_lane_failure
 from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
@@ -20,8 +19,7 @@ _AT_ONCE = 12
 
 async def fail_lane(state: State, storage: Storage, lane: str, reason: str) -> None:
     """Fail the lane's batches with the engine's reason. Batches with other lanes go on there."""
-    problem = {"code": "engine_failed", "line": None, "param": "model", "message": reason}
-    fields = {"errors": json.dumps([problem]), "first_error": reason}
+    fields = failure_fields("engine_failed", reason, param="model")
     while batches := await state.lanes.active(lane):
         for first in range(0, len(batches), _AT_ONCE):
             some = batches[first : first + _AT_ONCE]

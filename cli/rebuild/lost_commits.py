@@ -1,13 +1,12 @@
 """Makes the commit of an ended batch again from its result files, when its own is damaged."""
 
 import hashlib
-import json
 from contextlib import aclosing, suppress
 
 from cli.rebuild.from_s3 import BatchObjects
 from shared import ids
 from shared.errors import BrokenObjectError, NotFoundError
-from shared.ledger.commits import FAILURES, Assembled, Commit
+from shared.ledger.commits import FAILURES, Assembled, Commit, failure_fields
 from shared.ledger.endings import new_commit
 from shared.ledger.manifests import Manifest
 from shared.ledger.tables import MadeTable, place_of, read_success, table_prefix, wanted_of
@@ -39,12 +38,11 @@ async def commit_again(
     }
     pin = Pin(base, at * 1000)
     if event in FAILURES:
-        problem = {"code": "record_damaged", "line": None, "param": None, "message": _REASON}
         return Commit(
             batch_id=manifest.id,
             event=event,
             record=_texts(record),
-            fields={"errors": json.dumps([problem]), "first_error": _REASON},
+            fields=failure_fields("record_damaged", _REASON),
             **pin._asdict(),
         )
     files = {kind: await _result(storage, found, event, kind) for kind in _NAMES}

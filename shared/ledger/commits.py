@@ -5,6 +5,7 @@ and to announce its end under the same number.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -154,6 +155,12 @@ async def _tell_end(state: State, batch_id: str) -> None:
     """Write the line that says what became of the batch, which has ended without it, too."""
     with suppress(TransientError, NotFoundError):
         log.info("batch.ended", **end_line((await state.batches.get(batch_id)).fields))
+
+
+def failure_fields(code: str, message: str, *, param: str | None = None) -> Mapping[str, str]:
+    """What one of FAILURES writes to the record: one problem, of the batch as a whole."""
+    problem = {"code": code, "line": None, "param": param, "message": message}
+    return {"errors": json.dumps([problem]), "first_error": message}
 
 
 async def fail(

@@ -1,6 +1,5 @@
 """Starts an open batch: its plan has no slices, and each addition brings some."""
 
-import json
 import secrets
 import time
 from contextlib import suppress
@@ -11,7 +10,7 @@ from shared.catalog import Catalog
 from shared.errors import InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.input.problems import shortened
 from shared.lane_shares import LaneShares
-from shared.ledger.commits import fail
+from shared.ledger.commits import fail, failure_fields
 from shared.ledger.copies import reserve_copies
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.lifecycle import Event
@@ -58,8 +57,7 @@ async def start_open(state: State, storage: Storage, catalog: Catalog, record: B
     try:
         shares.share_of(model)
     except NotFoundError as error:
-        problem = {"code": "model_not_found", "line": None, "param": "model", "message": str(error)}
-        refusal = {"errors": json.dumps([problem]), "first_error": str(error)}
+        refusal = failure_fields("model_not_found", str(error), param="model")
         with suppress(InvalidTransitionError):
             await fail(state, storage, record.id, Event.INPUT_REJECTED, refusal)
         return
