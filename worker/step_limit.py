@@ -112,9 +112,9 @@ class StepLimit:
         A prompt that may not be split is in the step as a whole, if it fits or is the first one.
         Vectors of small batches are in the next step, which has so many fewer of others.
         """
-        if id_ in self._held:
-            return 0
         if id_ not in self._live:
+            if id_ in self._held:
+                return 0
             left = self._left if is_small else min(self._left, self._left_of_vectors)
             if tokens > left and not (self._is_untouched and not may_split):
                 tokens = int(left) if may_split else 0
