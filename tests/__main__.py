@@ -35,8 +35,8 @@ _NONE_COLLECTED = 5
 _PLAIN_CODES = (0, 1, _NONE_COLLECTED)
 #: What is said again at the end: failures, and pytest's last line.
 _OUTCOME = re.compile(r"(FAILED|ERROR) tests/|=+ .*\bin \d+\.\d+s\b")
-#: A line of the traceback of pytest itself, which then runs no more tests.
-_INTERNAL = re.compile(r"INTERNALERROR> ")
+#: How a line of the traceback of pytest itself begins, which then runs no more tests.
+_INTERNAL = "INTERNALERROR> "
 _INTERNAL_LINES = 12
 #: Characters of a failure's line: assertions may print whole documents.
 _OUTCOME_CHARACTERS = 600
@@ -81,7 +81,7 @@ async def run_part(
         print(f"{name:10} | {line}", flush=True)
         if _OUTCOME.match(line):
             found.append(line)
-        elif _INTERNAL.match(line):
+        elif line.startswith(_INTERNAL):
             internal.append(line)
     code = await process.wait()
     if code not in _PLAIN_CODES:
