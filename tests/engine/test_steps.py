@@ -8,6 +8,7 @@ import pytest
 
 from cli.models.tiny import make_tiny_chat_model
 from tests.engine.conftest import QUIET
+from tests.times import Time
 from worker.live_control import QUIET_SECONDS
 from worker.step_limit import StepLimit, headers
 
@@ -125,14 +126,6 @@ def engine(model: Path, settings: None, request: pytest.FixtureRequest) -> Engin
     from worker.live_scheduler import scheduler_name
 
     return Engine(model, scheduler_name(is_async=request.param), is_async=request.param)
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def prompt(number: int, tokens: int) -> list[int]:

@@ -2,18 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.times import Time
 from worker.live_control import QUIET_SECONDS
 from worker.step_limit import FREE, Group, StepLimit, headers
 
 LIMIT = 100
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def a_limit(clock: Time | None = None) -> StepLimit:
