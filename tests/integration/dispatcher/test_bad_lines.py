@@ -21,11 +21,10 @@ from tests.integration.dispatcher.conftest import (
     a_planner,
     good,
     line,
+    run_slice,
     shuffled,
 )
-from worker.outcomes import Outcome, SliceResult
-from worker.slice_io import fetch, settle
-from worker.slice_run import SliceRun
+from worker.outcomes import Outcome
 
 #: Half of the lines of a row are bad, the first one among them.
 _INPUT = b"\n".join(
@@ -59,22 +58,10 @@ def lenient(state: State, storage: Storage, catalog: Catalog) -> BatchYard:
 
 async def _run(yard: BatchYard, batch_id: str) -> list[Outcome]:
     """Run all slices as a lane job does, with an engine that answers every row that it gets."""
-    outcomes = []
-    for claim in await yard.claim(batch_id):
-        given = await fetch(yard.storage, claim)
-        if isinstance(given.lines, Outcome):
-            outcomes.append(given.lines)
-            continue
-        run = SliceRun(claim, given.lines, given.kept)
-        for chunk in run.chunks(100):
-            for position in chunk:
-                answer = good(f"{claim.slice.row_numbers[position]}")
-                assert answer is not None
-                run.answer(position, answer)
-        assert run.is_done
-        await settle(yard.state, yard.storage, claim, SliceResult(Outcome.DONE, run.body()))
-        outcomes.append(Outcome.DONE)
-    return outcomes
+    return [
+        await run_slice(yard, claim, lambda row: good(f"{row}"))
+        for claim in await yard.claim(batch_id)
+    ]
 
 
 async def _ended(yard: BatchYard, batch_id: str) -> Batch:

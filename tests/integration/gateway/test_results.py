@@ -26,11 +26,9 @@ from tests.integration.dispatcher.conftest import (
     good,
     line,
     lines,
+    run_slice,
 )
 from tests.integration.gateway.conftest import Caller, Gateway
-from worker.outcomes import Outcome, SliceResult
-from worker.slice_io import fetch, settle
-from worker.slice_run import SliceRun
 
 ROWS = 9
 
@@ -221,7 +219,7 @@ async def test_lines_that_are_no_requests_keep_their_places(
     await lenient.plan(batch_id)
     *others, last = await yard.claim(batch_id)
     for claim in (last, *others[1:]):
-        await _run(yard, claim)
+        await run_slice(yard, claim, lambda _: good())
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     await yard.state.claims.release(others[0])
     before = await _read(acme, batch_id, order=order)
@@ -315,16 +313,6 @@ async def _completed(yard: BatchYard, caller: Caller) -> str:
     await yard.finaliser.finish(batch_id)
     assert (await yard.state.batches.get(batch_id)).status is Status.COMPLETED
     return batch_id
-
-
-async def _run(yard: BatchYard, claim: Claim) -> None:
-    """Run a slice as a lane job does."""
-    given = await fetch(yard.storage, claim)
-    assert isinstance(given.lines, bytes)
-    run = SliceRun(claim, given.lines, given.kept)
-    for position in [one for chunk in run.chunks(100) for one in chunk]:
-        run.answer(position, (200, b"{}"))
-    await settle(yard.state, yard.storage, claim, SliceResult(Outcome.DONE, run.body()))
 
 
 async def _sweep(yard: BatchYard, batch_id: str) -> None:
