@@ -22,6 +22,7 @@ from shared.input.request_lines import mended
 from shared.openai.endpoints import ENDPOINTS, Endpoint
 from shared.openai.image_rules import ImageRule
 from shared.openai.media_tokens import may_have_media, media_prediction
+from shared.openai.torn_texts import is_torn
 
 log = structlog.get_logger()
 
@@ -193,9 +194,13 @@ class Counter:
                 defaults=self._defaults,
             )
             try:
-                return template.render(found.values), found.is_whole
+                text = template.render(found.values)
             except TEMPLATE_ERRORS as error:
                 log.debug("template.broke", kind=type(error).__name__)
+            else:
+                # The arguments of a call are JSON in JSON, which can have half of a surrogate pair.
+                is_whole = found.is_whole and not is_torn(text)
+                return text if is_whole else text.encode(errors="replace").decode(), is_whole
         return texts_of(conversation(endpoint, body).values["messages"]), False
 
 

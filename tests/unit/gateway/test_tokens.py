@@ -66,6 +66,16 @@ def test_a_template_gets_the_arguments_of_calls_as_an_object(counter: Counter) -
     assert text == counter.count(CHAT, _line(messages=calling({"a": 1})))
 
 
+def test_half_a_character_in_the_arguments_of_a_call_is_counted_somehow(counter: Counter) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+    line = _line(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
+
+    counted = counter.count(CHAT, line)
+
+    assert counted.total > 0
+    assert not counted.is_exact
+
+
 @pytest.mark.parametrize(
     ("prompt", "total", "longest"),
     [
