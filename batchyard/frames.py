@@ -19,6 +19,8 @@ except ModuleNotFoundError as missing:
 
 #: The same rows make the same bytes, however they lie in memory: by them a batch is found again.
 _ROWS_TOGETHER = 65_536
+#: The longest text in a file of CSV: as much of an object as one row may be at the gateway.
+_MAX_FIELD = 16 * 1024 * 1024
 #: What Arrow raises for values that are none of its own.
 _NO_ARROW = (pa.ArrowException, ValueError, TypeError)
 
@@ -137,6 +139,8 @@ def _ipc(path: Path) -> pa.Table:
 
 def _csv(path: Path) -> pa.Table:
     """Values are texts as they stand, as the gateway reads them."""
+    # One limit for the whole process, 128 KiB at first. Whoever raised it more keeps that.
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         filled = (row for row in reader if row)

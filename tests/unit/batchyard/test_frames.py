@@ -45,6 +45,13 @@ def test_values_of_csv_are_texts(tmp_path: Path) -> None:
     ]
 
 
+def test_a_text_in_csv_may_be_as_long_as_the_gateway_takes_it(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("id,text\n1," + "x" * 200_000)
+
+    assert of_file(path).count == 1
+
+
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet", "in.arrow"])
 def test_a_file_that_is_something_else_is_named(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
