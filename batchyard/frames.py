@@ -21,8 +21,8 @@ except ModuleNotFoundError as missing:
 _ROWS_TOGETHER = 65_536
 #: The longest text in a file of CSV: as much of an object as one row may be at the gateway.
 _MAX_FIELD = 16 * 1024 * 1024
-#: What Arrow raises for values that are none of its own.
-_NO_ARROW = (pa.ArrowException, ValueError, TypeError)
+#: What Arrow raises for values that are none of its own, and for whole numbers of over 64 bits.
+_NO_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 class ArrowRows:

@@ -88,6 +88,7 @@ def test_what_is_wrong_with_a_csv_file_is_named(tmp_path: Path, text: bytes, wor
         (pd.DataFrame({"a": [1], "my text": [object()]}), "column 'my text' has"),
         (pd.DataFrame({"a": [1, 2], "my text": [1, "a secret"]}), "column 'my text' has"),
         (pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}), "column 'a' has"),
+        (pd.DataFrame({"a": [2**70]}), "column 'a' has"),
         (pd.DataFrame({("a", "b"): [1]}), "several levels"),
     ],
 )
