@@ -156,6 +156,11 @@ class Calls:
             except BatchyardError as error:
                 _settle(asked, refused(error))
                 return
+            except Exception as error:
+                # Their callers would wait for ever.
+                text = f"The calls could not be asked: {type(error).__name__}: {error}"
+                _settle(asked, unanswered(text))
+                raise
             _refuse_bad(asked, ended)
 
     async def _followed(self, batch_id: str, calls: Sequence[_Call]) -> Mapping[str, Any]:
