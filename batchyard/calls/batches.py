@@ -55,9 +55,13 @@ class CallBatches:
         self._is_closing = False
 
     def known(self) -> list[KnownBatch]:
-        """The batches of the run so far, the oldest first; those to be made come after them."""
+        """The batches of the run so far, the oldest first; those to be made come after them.
+
+        Raises what the gateway refuses; then it may be asked again.
+        """
         found = []
         with self._in_use(), self._lock:
+            self._number = 0
             while batch := known(self._gateway, self._numbered_key()):
                 self._number += 1
                 # Of one that failed, no call was asked.

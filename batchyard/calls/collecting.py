@@ -106,8 +106,13 @@ class Calls:
         self._batches.close()
 
     async def _answer(self, endpoint: str, body: Mapping[str, Any]) -> Answer:
+        try:
+            known = await self._all_known()
+        except BatchyardError as error:
+            return refused(error)
+        # A call that was refused above has no number, so that it keeps its own if it comes again.
         custom_id = self._custom_id(endpoint, body)
-        if self._batches.run is not None and (found := await self._taken_up(custom_id)):
+        if custom_id in known and (found := await self._taken_up(custom_id, known)):
             return found
         line = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -191,13 +196,17 @@ class Calls:
         with suppress(BatchyardError):
             await in_thread(partial(self._batches.cancel, batch_id))
 
-    async def _taken_up(self, custom_id: str) -> Answer | None:
-        """The answer that an earlier process has asked for."""
-        if self._known is None:
+    async def _all_known(self) -> Mapping[str, _Known]:
+        """The calls that earlier processes of the run have asked, by their custom ids."""
+        if self._batches.run is None:
+            return {}
+        if self._known is None or (self._known.done() and self._known.exception()):
             self._known = asyncio.get_running_loop().create_task(self._find_known())
-        known = await asyncio.shield(self._known)
-        if (found := known.get(custom_id)) is None:
-            return None
+        return await asyncio.shield(self._known)
+
+    async def _taken_up(self, custom_id: str, known: Mapping[str, _Known]) -> Answer | None:
+        """The answer that an earlier process has asked for."""
+        found = known[custom_id]
         if found.batch_id not in self._reading:
             mine = {
                 name: one.answer for name, one in known.items() if one.batch_id == found.batch_id
