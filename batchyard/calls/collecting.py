@@ -19,7 +19,8 @@ from batchyard.threads import in_thread
 from shared.errors import BatchyardError
 from shared.lifecycle import Status
 
-#: Each batch under way is followed by a thread; more of them wait for their turn.
+#: Each batch under way is followed by a thread and a connection, of which a client has 100; more
+#: of them wait for their turn.
 _MAX_BATCHES = 64
 
 
@@ -237,8 +238,9 @@ class Calls:
             loop.call_soon_threadsafe(settle, custom_id, answer)
 
         try:
-            with suppress(BatchyardError):
-                await in_thread(partial(self._batches.follow, batch_id, take, self._stop))
+            async with self._seats:
+                with suppress(BatchyardError):
+                    await in_thread(partial(self._batches.follow, batch_id, take, self._stop))
         finally:
             for one in answers.values():
                 if not one.done():

@@ -1,17 +1,22 @@
 import asyncio
+import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from threading import enumerate as enumerate_threads
+from typing import Any
 
 import pytest
 
+from batchyard.calls import collecting
 from batchyard.calls.batches import BatchSettings, CallBatches
 from batchyard.calls.collecting import Calls
 from cli.client.contexts import Target
+from tests.eventually import eventually
 
 CHAT = "/v1/chat/completions"
 #: Nothing listens there.
@@ -23,27 +28,69 @@ def _calls(target: Target = _NOBODY, run: str | None = None) -> Calls:
     return Calls(batches, collect_seconds=0.0, max_calls=1000)
 
 
-@contextmanager
-def _refusing(asked: list[str]) -> Iterator[Target]:
-    """Something at which no key is known; it notes what it was asked."""
+class _Refusing:
+    """Something over HTTP that has batches of a run, and refuses all else; notes what it is asked.
 
-    class Refusing(BaseHTTPRequestHandler):
+    It has a batch for each of these bodies, and is asked for their events until it is `released`.
+    """
+
+    def __init__(self, *bodies: Mapping[str, Any]) -> None:
+        self.asked: list[str] = []
+        self.released = Event()
+        self._lines = [_line(one) for one in bodies]
+        self._keys: list[str] = []
+
+    def streams(self) -> int:
+        """How often it was asked for events."""
+        return sum(path.endswith("/events") for path in self.asked)
+
+    def answer(self, method: str, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        place, _, query = path.removeprefix("/v1/").partition("?")
+        kind, _, name = place.partition("/")
+        if method == "GET" and place == "batches" and self._lines:
+            if query not in self._keys:
+                self._keys.append(query)
+            number = self._keys.index(query)
+            known = {"id": f"b{number}", "status": "in_progress", "input_file_id": f"{number}"}
+            found = [known] if number < len(self._lines) else []
+            return 200, json.dumps({"data": found}).encode()
+        if method == "GET" and kind == "files":
+            line = self._lines[int(name.removesuffix("/content"))]
+            return 200, line if "/" in name else json.dumps({"bytes": len(line)}).encode()
+        if name.endswith("/events"):
+            self.released.wait()
+        return 401, b'{"error": {"message": "Incorrect API key provided."}}'
+
+
+def _line(body: Mapping[str, Any]) -> bytes:
+    content = json.dumps([CHAT, body], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:40]
+    return json.dumps({"custom_id": f"{digest}-1"}).encode() + b"\n"
+
+
+@contextmanager
+def _served(refusing: _Refusing) -> Iterator[Target]:
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
-            body = json.dumps({"error": {"message": "Incorrect API key provided."}}).encode()
-            self.send_response(401)
+            status, body = refusing.answer(self.command, self.path)
+            self.send_response(status)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
+        def do_POST(self) -> None:
+            self.do_GET()
+
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield Target("here", f"http://127.0.0.1:{server.server_port}/v1", "sk-x")
     finally:
+        refusing.released.set()
         server.shutdown()
         server.server_close()
 
@@ -62,12 +109,29 @@ async def test_a_call_has_an_answer_though_the_disk_takes_no_batch(
 
 
 async def test_a_run_that_could_not_look_for_its_batches_says_why_and_looks_again() -> None:
-    asked: list[str] = []
-    with _refusing(asked) as target:
+    gateway = _Refusing()
+    with _served(gateway) as target:
         calls = _calls(target, run="night")
         answers = [await calls.answer(CHAT, {"model": "m"}) for _ in range(2)]
         await calls.finish()
 
     assert [answer.status for answer in answers] == [401, 401]
     assert "Incorrect API key" in answers[0].body["error"]["message"]
-    assert len(asked) == 2
+    assert len(gateway.asked) == 2
+
+
+async def test_earlier_batches_are_read_in_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "_MAX_BATCHES", 2)
+    bodies = [{"model": "m", "n": number} for number in range(4)]
+    gateway = _Refusing(*bodies)
+    with _served(gateway) as target:
+        calls = _calls(target, run="night")
+        asked = [asyncio.create_task(calls.answer(CHAT, body)) for body in bodies]
+        await eventually(lambda: gateway.streams() >= 2)
+        threads = sum(thread.name == "batchyard" for thread in enumerate_threads())
+        gateway.released.set()
+        answers = await asyncio.gather(*asked)
+        await calls.finish()
+
+    assert threads == 2
+    assert gateway.streams() == len(answers) == 4
