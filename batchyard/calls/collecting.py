@@ -16,7 +16,7 @@ from typing import Any
 from batchyard.calls.answers import Answer, refused, unanswered
 from batchyard.calls.batches import CallBatches
 from batchyard.threads import in_thread
-from shared.errors import BatchyardError
+from shared.errors import BatchyardError, NotFoundError
 from shared.lifecycle import Status
 
 #: Each batch under way is followed by a thread and a connection, of which a client has 100; more
@@ -227,8 +227,12 @@ class Calls:
     async def _read(
         self, batch_id: str, answers: "Mapping[str, asyncio.Future[Answer | None]]"
     ) -> None:
-        """Read what became of an earlier batch. A call that failed there is asked again."""
+        """Read what became of an earlier batch. A call that failed there is asked again.
+
+        It is not if nobody can tell what became of it: it may still run.
+        """
         loop = asyncio.get_running_loop()
+        left: Answer | None = None
 
         def settle(custom_id: str, answer: Answer) -> None:
             if custom_id in answers and not answers[custom_id].done():
@@ -239,12 +243,16 @@ class Calls:
 
         try:
             async with self._seats:
-                with suppress(BatchyardError):
-                    await in_thread(partial(self._batches.follow, batch_id, take, self._stop))
+                await in_thread(partial(self._batches.follow, batch_id, take, self._stop))
+        except NotFoundError:
+            # It is no longer kept.
+            pass
+        except BatchyardError as error:
+            left = refused(error)
         finally:
             for one in answers.values():
                 if not one.done():
-                    one.set_result(None)
+                    one.set_result(left)
 
 
 def _open(calls: Iterable[_Call]) -> list[_Call]:

@@ -120,6 +120,19 @@ async def test_a_run_that_could_not_look_for_its_batches_says_why_and_looks_agai
     assert len(gateway.asked) == 2
 
 
+async def test_a_call_whose_earlier_batch_cannot_be_read_is_not_asked_twice() -> None:
+    gateway = _Refusing({"model": "m"})
+    gateway.released.set()
+    with _served(gateway) as target:
+        calls = _calls(target, run="night")
+        answer = await calls.answer(CHAT, {"model": "m"})
+        await calls.finish()
+
+    assert answer.status == 401
+    # No file was sent.
+    assert gateway.asked[-1] == "/v1/batches/b0/events"
+
+
 async def test_earlier_batches_are_read_in_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "_MAX_BATCHES", 2)
     bodies = [{"model": "m", "n": number} for number in range(4)]
