@@ -46,10 +46,11 @@ class _Group:
 
 @dataclass(eq=False)
 class _Known:
-    """A call that an earlier process has asked; None if it has no answer that can be used."""
+    """A batch that an earlier process has made."""
 
     batch_id: str
-    answer: "asyncio.Future[Answer | None]"
+    #: By custom id; None for a call that has no answer that can be used.
+    answers: "Mapping[str, asyncio.Future[Answer | None]]"
 
 
 class Calls:
@@ -113,7 +114,7 @@ class Calls:
             return refused(error)
         # A call that was refused above has no number, so that it keeps its own if it comes again.
         custom_id = self._custom_id(endpoint, body)
-        if custom_id in known and (found := await self._taken_up(custom_id, known)):
+        if custom_id in known and (found := await self._taken_up(custom_id, known[custom_id])):
             return found
         line = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -182,9 +183,12 @@ class Calls:
 
     def _watch(self, batch_id: str, calls: Sequence[_Call]) -> None:
         """Cancel the batch if nobody waits for it any more, and nobody may come back for it."""
+        left, is_answered = len(calls), False
 
-        def look(_: object) -> None:
-            if not _open(calls) and all(one.answer.cancelled() for one in calls):
+        def look(answer: "asyncio.Future[Answer]") -> None:
+            nonlocal left, is_answered
+            left, is_answered = left - 1, is_answered or not answer.cancelled()
+            if not left and not is_answered:
                 task = asyncio.get_running_loop().create_task(self._cancel(batch_id))
                 self._cancelling.add(task)
                 task.add_done_callback(self._cancelling.discard)
@@ -198,40 +202,35 @@ class Calls:
             await in_thread(partial(self._batches.cancel, batch_id))
 
     async def _all_known(self) -> Mapping[str, _Known]:
-        """The calls that earlier processes of the run have asked, by their custom ids."""
+        """The batches that earlier processes of the run have made, by the custom ids of calls."""
         if self._batches.run is None:
             return {}
         if self._known is None or (self._known.done() and self._known.exception()):
             self._known = asyncio.get_running_loop().create_task(self._find_known())
         return await asyncio.shield(self._known)
 
-    async def _taken_up(self, custom_id: str, known: Mapping[str, _Known]) -> Answer | None:
+    async def _taken_up(self, custom_id: str, known: _Known) -> Answer | None:
         """The answer that an earlier process has asked for."""
-        found = known[custom_id]
-        if found.batch_id not in self._reading:
-            mine = {
-                name: one.answer for name, one in known.items() if one.batch_id == found.batch_id
-            }
-            task = asyncio.get_running_loop().create_task(self._read(found.batch_id, mine))
-            self._reading[found.batch_id] = task
-        return await asyncio.shield(found.answer)
+        if known.batch_id not in self._reading:
+            task = asyncio.get_running_loop().create_task(self._read(known))
+            self._reading[known.batch_id] = task
+        return await asyncio.shield(known.answers[custom_id])
 
     async def _find_known(self) -> dict[str, _Known]:
         loop = asyncio.get_running_loop()
-        return {
-            custom_id: _Known(batch.id, loop.create_future())
-            for batch in await in_thread(self._batches.known)
-            for custom_id in batch.custom_ids
-        }
+        found: dict[str, _Known] = {}
+        for batch in await in_thread(self._batches.known):
+            answers = {custom_id: loop.create_future() for custom_id in batch.custom_ids}
+            # A call that was asked again counts where that was.
+            found |= dict.fromkeys(answers, _Known(batch.id, answers))
+        return found
 
-    async def _read(
-        self, batch_id: str, answers: "Mapping[str, asyncio.Future[Answer | None]]"
-    ) -> None:
+    async def _read(self, known: _Known) -> None:
         """Read what became of an earlier batch. A call that failed there is asked again.
 
         It is not if nobody can tell what became of it: it may still run.
         """
-        loop = asyncio.get_running_loop()
+        loop, answers = asyncio.get_running_loop(), known.answers
         left: Answer | None = None
 
         def settle(custom_id: str, answer: Answer) -> None:
@@ -243,7 +242,7 @@ class Calls:
 
         try:
             async with self._seats:
-                await in_thread(partial(self._batches.follow, batch_id, take, self._stop))
+                await in_thread(partial(self._batches.follow, known.batch_id, take, self._stop))
         except NotFoundError:
             # It is no longer kept.
             pass
