@@ -135,10 +135,12 @@ class Calls:
         key = (endpoint, model)
         if key not in self._groups:
             loop = asyncio.get_running_loop()
-            self._groups[key] = _Group(loop.call_later(self._collect_seconds, self._send, key))
+            # At the end, those of the same moment: they may all have waited for the same thing.
+            seconds = 0.0 if self._is_closing else self._collect_seconds
+            self._groups[key] = _Group(loop.call_later(seconds, self._send, key))
         group = self._groups[key]
         group.calls.append(call)
-        if len(group.calls) >= self._max_calls or self._is_closing:
+        if len(group.calls) >= self._max_calls:
             self._send(key)
 
     def _send(self, key: tuple[str, str]) -> None:

@@ -152,6 +152,22 @@ async def test_earlier_batches_are_read_in_turns_too(monkeypatch: pytest.MonkeyP
     assert gateway.streams() == len(answers) == 4
 
 
+async def test_calls_that_wait_for_earlier_batches_at_the_end_are_one_batch() -> None:
+    gateway = _Refusing({"model": "another"})
+    with _served(gateway) as target:
+        calls = _calls(target, run="night")
+        asked = [
+            asyncio.create_task(calls.answer(CHAT, {"model": "m", "n": number}))
+            for number in range(20)
+        ]
+        await asyncio.sleep(0)
+        assert calls.waiting == 20
+        await calls.finish()
+        await asyncio.gather(*asked)
+
+    assert gateway.asked.count("/v1/files") == 1
+
+
 async def test_a_call_costs_the_same_in_a_large_batch() -> None:
     """Of 20,000 calls, each looked at all others when it was answered: half a minute."""
     calls = _calls()
