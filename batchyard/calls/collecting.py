@@ -22,6 +22,8 @@ from shared.lifecycle import Status
 #: Each batch under way is followed by a thread and a connection, of which a client has 100; more
 #: of them wait for their turn.
 _MAX_BATCHES = 64
+#: How long the end waits for the id of a batch. A gateway that is away gives none for longer.
+_CREATE_SECONDS = 10.0
 
 
 @dataclass(eq=False)
@@ -62,6 +64,8 @@ class Calls:
         self._max_calls = max_calls
         self._groups: dict[tuple[str, str], _Group] = {}
         self._asking: set[asyncio.Task[None]] = set()
+        #: One for each batch that has no id yet.
+        self._creating: set[asyncio.Future[None]] = set()
         #: One for each call that has no answer yet.
         self._open: set[asyncio.Future[None]] = set()
         self._is_closing = False
@@ -97,6 +101,9 @@ class Calls:
                 self._send(key)
             while self._open:
                 await asyncio.wait(self._open)
+            if self._creating:
+                # For a batch that nobody waits for; only with its id can it be cancelled.
+                await asyncio.wait(self._creating, timeout=_CREATE_SECONDS)
             await asyncio.gather(*self._cancelling)
         finally:
             self._stop.set()
@@ -158,9 +165,7 @@ class Calls:
         """Ask the calls; if some keep the others from being asked, ask those again."""
         while asked := _open(calls):
             try:
-                lines = b"".join(one.line for one in asked)
-                batch_id = await in_thread(partial(self._batches.create, endpoint, lines))
-                self._watch(batch_id, asked)
+                batch_id = await self._created(endpoint, asked)
                 ended = await self._followed(batch_id, asked)
             except BatchyardError as error:
                 _settle(asked, refused(error))
@@ -171,6 +176,20 @@ class Calls:
                 _settle(asked, unanswered(text))
                 raise
             _refuse_bad(asked, ended)
+
+    async def _created(self, endpoint: str, calls: Sequence[_Call]) -> str:
+        """The id of a new batch of these calls, which is cancelled if nobody waits for it."""
+        loop = asyncio.get_running_loop()
+        is_watched: asyncio.Future[None] = loop.create_future()
+        self._creating.add(is_watched)
+        try:
+            lines = b"".join(one.line for one in calls)
+            batch_id = await in_thread(partial(self._batches.create, endpoint, lines))
+            self._watch(batch_id, calls)
+            return batch_id
+        finally:
+            self._creating.remove(is_watched)
+            is_watched.set_result(None)
 
     async def _followed(self, batch_id: str, calls: Sequence[_Call]) -> Mapping[str, Any]:
         by_id = {one.custom_id: one for one in calls}
@@ -197,7 +216,10 @@ class Calls:
 
         if self._batches.run is None:
             for one in calls:
-                one.answer.add_done_callback(look)
+                if one.answer.done():
+                    look(one.answer)
+                else:
+                    one.answer.add_done_callback(look)
 
     async def _cancel(self, batch_id: str) -> None:
         with suppress(BatchyardError):

@@ -65,6 +65,18 @@ class _Refusing:
         return 401, b'{"error": {"message": "Incorrect API key provided."}}'
 
 
+class _Slow(_Refusing):
+    """It takes files, and takes batches once it is `released`."""
+
+    def answer(self, method: str, path: str) -> tuple[int, bytes]:
+        if method == "POST":
+            self.asked.append(path)
+            if path == "/v1/batches":
+                self.released.wait()
+            return 200, b'{"id": "made"}'
+        return super().answer(method, path)
+
+
 def _line(body: Mapping[str, Any]) -> bytes:
     content = json.dumps([CHAT, body], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:40]
@@ -166,6 +178,21 @@ async def test_calls_that_wait_for_earlier_batches_at_the_end_are_one_batch() ->
         await asyncio.gather(*asked)
 
     assert gateway.asked.count("/v1/files") == 1
+
+
+async def test_a_batch_that_is_still_made_when_nobody_waits_for_it_is_cancelled() -> None:
+    gateway = _Slow()
+    with _served(gateway) as target:
+        calls = _calls(target)
+        asked = asyncio.create_task(calls.answer(CHAT, {"model": "m"}))
+        await eventually(lambda: "/v1/batches" in gateway.asked)
+        asked.cancel()
+        ended = asyncio.create_task(calls.finish())
+        await asyncio.wait([asked])
+        gateway.released.set()
+        await ended
+
+    assert "/v1/batches/made/cancel" in gateway.asked
 
 
 async def test_a_call_costs_the_same_in_a_large_batch() -> None:
