@@ -58,7 +58,7 @@ def run(
         if table:
             _take_table(gateway, pipeline, output)
         else:
-            _take(gateway, pipeline, pipeline["output_file_id"], output)
+            _take(gateway, pipeline, output)
         note(_text(pipeline))
         if _code_of(pipeline) is ExitCode.ROWS_FAILED:
             note(f"To see why rows failed: batchyard pipeline fetch {pipeline['id']} --failed")
@@ -88,8 +88,7 @@ def fetch(
         elif table:
             _take_table(gateway, pipeline, output)
         else:
-            kind = "error_file_id" if failed else "output_file_id"
-            _take(gateway, pipeline, pipeline[kind], output)
+            _take(gateway, pipeline, output, only_failed=failed)
     end_with([code])
 
 
@@ -134,19 +133,21 @@ def _code_of(pipeline: Record) -> ExitCode:
     return ExitCode.ROWS_FAILED if has_failed else code
 
 
-def _take(gateway: Any, pipeline: Record, file_id: str | None, output: Path | None) -> None:
-    """Write the lines of one of its files, if there is one."""
+def _take(
+    gateway: Any, pipeline: Record, output: Path | None, *, only_failed: bool = False
+) -> None:
+    """Write the rows that came through, or those that failed, if there are any."""
     from cli.client.downloads import download
-    from cli.client.sinks import PartFile, write
+    from cli.client.sinks import PartFile, file_of, write
 
+    file_id = pipeline["error_file_id" if only_failed else "output_file_id"]
     if file_id is None:
         note("There is no such row.")
         return
     if output is None:
         write(download(gateway, file_id))
         return
-    if output.is_dir():
-        output /= f"{pipeline['id']}.jsonl"
+    output = file_of(output, pipeline["id"], only_failed=only_failed)
     part = PartFile(output, file_id)
     with part.open() as file:
         write(download(gateway, file_id, start=part.size()), file)

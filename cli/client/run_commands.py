@@ -166,6 +166,7 @@ def fetch(
     from cli.client.exit_codes import code_of
     from cli.client.fetching import fetch as fetch_results
     from cli.client.fetching import fetch_table
+    from cli.client.sinks import file_of
     from cli.client.waiting import wait_for
 
     with connected(context, waits=True) as gateway:
@@ -182,7 +183,7 @@ def fetch(
         if table:
             fetch_table(gateway, batch, output)
             end_with([code])
-        if output is not None and output.is_dir():
-            output /= f"{batch_id}.jsonl"
+        if output is not None:
+            output = file_of(output, batch_id, only_failed=failed)
         fetch_results(gateway, batch, order=order, only_failed=failed, output=output)
     end_with([code])

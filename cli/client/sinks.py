@@ -51,6 +51,15 @@ class PartFile:
         self._part.replace(self._path)
 
 
+def file_of(output: Path, name: str, *, only_failed: bool) -> Path:
+    """The file that `output` is, or the one that these lines have in the folder that it is.
+
+    Those of failed requests have one of their own, beside all lines.
+    """
+    end = ".failed.jsonl" if only_failed else ".jsonl"
+    return output / f"{name}{end}" if output.is_dir() else output
+
+
 def write(pieces: Iterable[bytes], file: BinaryIO | None = None) -> None:
     """Write all pieces to the file, or to standard output."""
     target = file or sys.stdout.buffer

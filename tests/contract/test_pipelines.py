@@ -134,6 +134,7 @@ def test_the_commands_take_rows_tables_and_failures(acme: Caller, tmp_path: Path
     ran = command("pipeline", "run", "table.yaml", "posts.jsonl", "--table")
     [pipeline] = acme.http.get("/v1/pipelines").json()["data"]
     again = command("pipeline", "fetch", pipeline["id"], "-o", str(tmp_path))
+    command("pipeline", "fetch", pipeline["id"], "--failed", "-o", str(tmp_path))
     failed = command("pipeline", "fetch", pipeline["id"], "--failed", "--wait")
     refused = [
         command("pipeline", "run", "rows.yaml", "posts.jsonl", "--table"),
@@ -149,6 +150,7 @@ def test_the_commands_take_rows_tables_and_failures(acme: Caller, tmp_path: Path
     rows = [json.loads(one) for one in lines]
     assert [one["custom_id"] for one in table] == [one["custom_id"] for one in rows] == ["a", "c"]
     assert [one["custom_id"] for one in failed.records()] == ["b", "d", "e"]
+    assert (tmp_path / f"{pipeline['id']}.failed.jsonl").read_text() == failed.out
     assert [one.code for one in refused] == [2, 2]
     assert "no 'output'" in refused[0].err
     assert "nowhere.jsonl" in refused[1].err

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from cli.client.sinks import PartFile, write
+from cli.client.sinks import PartFile, file_of, write
 
 
 def test_a_file_appears_once_it_is_whole(tmp_path: Path) -> None:
@@ -30,3 +30,11 @@ def test_a_part_of_something_else_is_not_continued(tmp_path: Path) -> None:
         write([b"a\n"], file)
 
     assert PartFile(tmp_path / "out", "batch_2").whole_lines() == 0
+
+
+def test_in_a_folder_failed_lines_do_not_take_the_place_of_all_lines(tmp_path: Path) -> None:
+    whole = file_of(tmp_path, "batch_1", only_failed=False)
+    failed = file_of(tmp_path, "batch_1", only_failed=True)
+
+    assert (whole.name, failed.name) == ("batch_1.jsonl", "batch_1.failed.jsonl")
+    assert file_of(whole, "batch_2", only_failed=True) == whole
