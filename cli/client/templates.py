@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ def read_yaml(path: Path, option: str = "") -> Any:
     import yaml
 
     try:
-        return _with_on(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return _as_json(yaml.safe_load(path.read_text(encoding="utf-8")), ())
     except OSError as error:
         raise InvalidInputError(f"{option}{path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
@@ -88,14 +89,35 @@ def read_yaml(path: Path, option: str = "") -> Any:
         where = f", line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or "it is no YAML"
         raise InvalidInputError(f"{option}{path}{where}: {reason}.") from error
+    except RecursionError as error:
+        raise InvalidInputError(f"{option}{path}: it is nested too deeply.") from error
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{option}{path}: a value looks like a date or a number, and is none. Write a text in "
+            "quotes."
+        ) from error
+    except _NotJsonError as error:
+        raise InvalidInputError(f"{option}{path}: {error} Write a text in quotes.") from error
 
 
-def _with_on(value: Any) -> Any:
+class _NotJsonError(Exception):
+    """YAML has more kinds of values than JSON. The text says where one is, and its kind."""
+
+
+def _as_json(value: Any, place: tuple[str, ...]) -> Any:
     """The value with the name `on` of fields, which YAML 1.1 takes for true."""
     match value:
         case dict():
-            return {"on" if name is True else name: _with_on(one) for name, one in value.items()}
+            return {
+                "on" if name is True else _as_json(name, place): _as_json(one, (*place, str(name)))
+                for name, one in value.items()
+            }
         case list():
-            return [_with_on(one) for one in value]
-        case _:
+            return [_as_json(one, (*place, str(number))) for number, one in enumerate(value)]
+        case None | str() | int():
             return value
+        case float() if isfinite(value):
+            return value
+        case _:
+            kind = value if isinstance(value, float) else type(value).__name__
+            raise _NotJsonError(f"{'.'.join(place)} is YAML's {kind}, which JSON has not.")

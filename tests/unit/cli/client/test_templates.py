@@ -89,6 +89,30 @@ def test_a_missing_template_file_is_named(tmp_path: Path) -> None:
         read_template(tmp_path / "none.yaml")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("metadata: {day: 2026-11-27}", "metadata.day is YAML's date"),
+        ("template: {stop: [a, 2026-11-27 10:00:00]}", "template.stop.1 is YAML's datetime"),
+        ("template: {temperature: .nan}", "template.temperature is YAML's nan"),
+        ("template: {2026-11-27: x}", "template is YAML's date"),
+        ("a: !!binary aGVsbG8=", "a is YAML's bytes"),
+        ("a: !!set {b, c}", "a is YAML's set"),
+        ("day: 2026-13-45", "looks like a date"),
+        ("a: &a [*a]", "nested too deeply"),
+        ("a: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
+    ],
+)
+def test_what_json_has_not_is_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "ask.yaml"
+    path.write_text(text)
+
+    with pytest.raises(InvalidInputError, match=words) as raised:
+        read_yaml(path)
+
+    assert "ask.yaml" in str(raised.value)
+
+
 def test_the_field_on_of_a_join_is_no_boolean(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.yaml"
     path.write_text("stages:\n- join: {key: id, on: text, missing: drop}\n- filter: true\n")
