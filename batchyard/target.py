@@ -1,6 +1,6 @@
 """Which gateway is asked, and with which key."""
 
-from cli.client.contexts import Target, checked_url, choose
+from cli.client.contexts import Target, checked_key, checked_url, choose
 from shared.errors import InvalidInputError
 
 
@@ -15,4 +15,5 @@ def target_of(
         return choose(context)
     if base_url is None or api_key is None:
         raise InvalidInputError("base_url and api_key are given together, or neither.")
-    return Target(base_url, checked_url(base_url, "base_url"), api_key)
+    key = checked_key(api_key, "api_key")
+    return Target(base_url, checked_url(base_url, "base_url"), key)

@@ -87,6 +87,7 @@ def rm(name: Name) -> None:
 
 def _key(variable: str | None) -> str:
     """The key, from where it is neither shown nor kept in a shell's history."""
+    from cli.client.contexts import is_key
     from shared.errors import InvalidInputError
 
     if variable is not None:
@@ -96,7 +97,7 @@ def _key(variable: str | None) -> str:
     else:
         key = sys.stdin.readline()
     key = key.strip()
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
+    if not is_key(key):
         raise InvalidInputError(
             "There is no key. Type it when you are asked, send it to standard input, or name a "
             "variable that holds it: --key-env OPENAI_API_KEY"

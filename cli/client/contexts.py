@@ -107,7 +107,7 @@ def choose(name: str | None, environment: Mapping[str, str] = os.environ) -> Tar
             raise InvalidInputError(
                 f"{_URL} is set, and {_KEY} is not. Set it to your key for {url}."
             )
-        return Target(url, checked_url(url, _URL), key)
+        return Target(url, checked_url(url, _URL), checked_key(key, _KEY))
     contexts = read_contexts(file)
     if contexts.current is None:
         raise InvalidInputError(
@@ -132,3 +132,18 @@ def checked_url(url: str, source: str) -> str:
             f"{source}: '{url.rpartition('@')[2]}' is not a base URL such as https://HOST/v1."
         )
     return url.rstrip("/")
+
+
+def is_key(text: str) -> bool:
+    """Whether a header can hold it. What is refused there is quoted, and so would be shown."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def checked_key(key: str, source: str) -> str:
+    """The key without white space around it. Raises InvalidInputError, which does not show it."""
+    found = key.strip()
+    if not is_key(found):
+        raise InvalidInputError(
+            f"{source} is no key: a key is one word of letters, digits and signs of ASCII."
+        )
+    return found

@@ -10,7 +10,7 @@ from typing import Annotated
 import psutil
 import typer
 
-from cli.client.contexts import Target
+from cli.client.contexts import Target, checked_key
 from cli.client.exit_codes import ExitCode
 from cli.doctor import finding, gateway, rabbitmq, ray, redis, s3
 from cli.doctor.finding import Finding, Level
@@ -139,7 +139,8 @@ class _Places:
 
         key = os.environ.get("OPENAI_API_KEY")
         if self._base_url and key:
-            return Target("doctor", self._base_url.rstrip("/"), key)
+            url = self._base_url.rstrip("/")
+            return Target("doctor", url, checked_key(key, "OPENAI_API_KEY"))
         if self._base_url or not self.is_own:
             raise SetupError("Set OPENAI_BASE_URL and OPENAI_API_KEY: a gateway and a key for it.")
         port = Ports(self.run_dir).get("gateway")

@@ -74,6 +74,22 @@ def test_a_key_is_not_in_a_targets_text() -> None:
     assert "sk-lab" not in repr(Contexts({"lab": _LAB}))
 
 
+def test_a_key_of_a_file_has_no_line_feed() -> None:
+    here = {"OPENAI_BASE_URL": "http://here/v1", "OPENAI_API_KEY": "sk-here\r\n"}
+
+    assert choose(None, here).key == "sk-here"
+
+
+@pytest.mark.parametrize("key", ["sk-secret\nX: y", "sk-secret x", "sk-secr\u00e9t", "\n"])
+def test_what_no_header_holds_is_refused_without_being_shown(key: str) -> None:
+    here = {"OPENAI_BASE_URL": "http://here/v1", "OPENAI_API_KEY": key}
+
+    with pytest.raises(InvalidInputError, match="OPENAI_API_KEY is no key") as refused:
+        choose(None, here)
+
+    assert "secr" not in str(refused.value)
+
+
 @pytest.mark.parametrize("url", ["gateway/v1", "ftp://x", "https://me:secret@host/v1", ""])
 def test_what_is_no_base_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidInputError, match="is not a base URL") as refused:
