@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from shared.errors import InvalidInputError, NotFoundError
 
@@ -46,11 +47,13 @@ def config_file(environment: Mapping[str, str] = os.environ) -> Path:
 def read_contexts(file: Path) -> Contexts:
     """What the file holds. Raises InvalidInputError if it is damaged, or if others may read it."""
     try:
-        with file.open() as opened:
+        with file.open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
             text = opened.read()
     except FileNotFoundError:
         return Contexts({})
+    except OSError as error:
+        raise InvalidInputError(f"{file}: {error.strerror}.") from error
     if mode & _OTHERS:
         raise InvalidInputError(
             f"{file} holds keys, and others may read it. Run: chmod 600 {file}; if they could read "
@@ -61,13 +64,13 @@ def read_contexts(file: Path) -> Contexts:
         targets = {
             name: Target(name, one["url"], one["key"]) for name, one in held["contexts"].items()
         }
-        current: str | None = held["current"]
+        current = held["current"] if held["current"] in targets else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInputError(
             f"{file} is not a file of contexts. Move it away, and add your contexts again with "
             "`batchyard context add`."
         ) from error
-    return Contexts(targets, current if current in targets else None)
+    return Contexts(targets, current)
 
 
 def write_contexts(file: Path, contexts: Contexts) -> None:
@@ -127,11 +130,21 @@ def find(contexts: Contexts, name: str) -> Target:
 
 def checked_url(url: str, source: str) -> str:
     """A gateway's base URL without a slash at its end. Raises InvalidInputError."""
-    if not url.startswith(("http://", "https://")) or "@" in url:
+    if not _is_base_url(url):
         raise InvalidInputError(
             f"{source}: '{url.rpartition('@')[2]}' is not a base URL such as https://HOST/v1."
         )
     return url.rstrip("/")
+
+
+def _is_base_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    is_plain = url.isprintable() and not set(url) & set("@?# ")
+    return has_host and is_plain and url.startswith(("http://", "https://"))
 
 
 def is_key(text: str) -> bool:

@@ -41,13 +41,28 @@ def test_a_file_that_others_may_read_is_refused(environment: dict[str, str]) -> 
         read_contexts(file)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"current": null, "contexts": {"a": {}}}'])
-def test_a_damaged_file_is_refused(environment: dict[str, str], text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"current": null, "contexts": {"a": {}}}',
+        b'{"current": ["a"], "contexts": {}}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_damaged_file_is_refused(environment: dict[str, str], text: bytes) -> None:
     file = config_file(environment)
-    file.write_text(text)
+    file.write_bytes(text)
 
     with pytest.raises(InvalidInputError, match="Move it away"):
         read_contexts(file)
+
+
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="Is a directory"):
+        read_contexts(tmp_path)
 
 
 def test_what_is_named_more_closely_comes_first(environment: dict[str, str]) -> None:
@@ -90,7 +105,21 @@ def test_what_no_header_holds_is_refused_without_being_shown(key: str) -> None:
     assert "secr" not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["gateway/v1", "ftp://x", "https://me:secret@host/v1", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "gateway/v1",
+        "ftp://x",
+        "https://me:secret@host/v1",
+        "",
+        "http://",
+        "http://[::1/v1",
+        "http://host:port/v1",
+        "http://host/v1\r",
+        "http://host /v1",
+        "http://host/v1?key=x",
+    ],
+)
 def test_what_is_no_base_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidInputError, match="is not a base URL") as refused:
         checked_url(url, "--url")
