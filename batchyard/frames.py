@@ -121,7 +121,7 @@ def of_polars(frame: Any) -> ArrowRows:
 
 def of_file(path: Path) -> ArrowRows:
     """The rows of a file of Parquet, Arrow or CSV. Raises InvalidInputError."""
-    read = {".parquet": pq.read_table, ".pq": pq.read_table, ".csv": _csv}
+    read = {".parquet": _parquet, ".pq": _parquet, ".csv": _csv}
     try:
         table = read.get(path.suffix.lower(), _ipc)(path)
     except UnicodeDecodeError as error:
@@ -130,6 +130,12 @@ def of_file(path: Path) -> ArrowRows:
         raise InvalidInputError(f"{path}: it is not what its name says.") from error
     rows = of_arrow(table)
     return ArrowRows(table, rows.join, path)
+
+
+def _parquet(path: Path) -> pa.Table:
+    # `read_table` refuses two columns of one name in words of its own.
+    with pq.ParquetFile(path) as file:
+        return file.read()
 
 
 def _ipc(path: Path) -> pa.Table:

@@ -80,6 +80,17 @@ def test_what_is_wrong_with_a_csv_file_is_named(tmp_path: Path, text: bytes, wor
         of_file(path)
 
 
+@pytest.mark.parametrize("name", ["in.parquet", "in.arrow"])
+def test_two_columns_of_one_name_in_a_file_are_named(tmp_path: Path, name: str) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    pq.write_table(table, tmp_path / "in.parquet")
+    with pa.ipc.new_file(str(tmp_path / "in.arrow"), table.schema) as file:
+        file.write_table(table)
+
+    with pytest.raises(InvalidInputError, match="two columns 'a'"):
+        of_file(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
