@@ -11,11 +11,13 @@ from shared.errors import (
     InvalidInputError,
     LimitError,
     NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
 )
 
 _STATUSES: tuple[tuple[type[BatchyardError], HTTPStatus], ...] = (
     (AuthenticationError, HTTPStatus.UNAUTHORIZED),
+    (PermissionDeniedError, HTTPStatus.FORBIDDEN),
     (InvalidInputError, HTTPStatus.BAD_REQUEST),
     (NotFoundError, HTTPStatus.NOT_FOUND),
     (ConflictError, HTTPStatus.CONFLICT),

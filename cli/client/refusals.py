@@ -11,6 +11,7 @@ from shared.errors import (
     InvalidInputError,
     LimitError,
     NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
     TransientError,
 )
@@ -22,10 +23,13 @@ def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> BatchyardEr
     """The error that an answer with a status of 400 or more stands for."""
     message, code, kind = _said(body, status)
     match status:
-        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+        case HTTPStatus.UNAUTHORIZED:
             return AuthenticationError(
-                f"{message} Give the right key by OPENAI_API_KEY or `batchyard context add`."
+                f"{message} Give the right key by OPENAI_API_KEY or `batchyard context add`.",
+                code=code,
             )
+        case HTTPStatus.FORBIDDEN:
+            return PermissionDeniedError(message, code=code)
         case HTTPStatus.NOT_FOUND:
             return NotFoundError(message, code=code)
         case HTTPStatus.CONFLICT:

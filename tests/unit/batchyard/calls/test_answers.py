@@ -8,6 +8,7 @@ from shared.errors import (
     BatchyardError,
     InvalidInputError,
     LimitError,
+    PermissionDeniedError,
     TransientError,
 )
 
@@ -39,6 +40,7 @@ def test_a_row_that_never_ran_is_an_error_of_the_server() -> None:
     [
         (InvalidInputError("m", code="c"), 400),
         (AuthenticationError("m"), 401),
+        (PermissionDeniedError("m"), 403),
         (LimitError("m", kind="requests", code="c"), 429),
         (TransientError("m"), 503),
     ],

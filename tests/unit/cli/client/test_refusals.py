@@ -10,6 +10,7 @@ from shared.errors import (
     InvalidInputError,
     LimitError,
     NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
     TransientError,
 )
@@ -25,6 +26,7 @@ def _body(message: str = "Not so.") -> bytes:
     [
         (400, InvalidInputError),
         (401, AuthenticationError),
+        (403, PermissionDeniedError),
         (404, NotFoundError),
         (409, ConflictError),
         (413, TooLargeError),
