@@ -123,7 +123,7 @@ def _add_errors(method: str, operation: Json) -> None:
     """The errors that the operation can answer with; some have examples of their own."""
     responses: Json = operation["responses"]
     refusals = REFUSALS.get(operation["operationId"], {})
-    for status in _statuses(method, operation):
+    for status in _statuses(method, operation) | refusals.keys():
         if status in refusals:
             responses[status] = _error(status, refusals[status])
         else:

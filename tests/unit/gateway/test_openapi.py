@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from gateway import openapi
 from gateway.app import build_app
 from gateway.file_rules import ExpiresAfter
+from gateway.openapi_errors import REFUSALS
 from gateway.settings import GatewaySettings
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.shapes import ErrorEnvelope
@@ -104,6 +105,16 @@ def test_every_call_of_a_caller_has_its_errors(document: Json) -> None:
         assert ("400" in statuses) or not (places - {"path"}), path
         assert ({"400", "413"} <= statuses) or ("requestBody" not in operation), path
         assert not statuses & {"422", "4XX", "5XX", "default"}, path
+
+
+def test_an_error_that_an_operation_alone_has_is_told_there(document: Json) -> None:
+    operations = {operation["operationId"]: operation for _, operation in _operations(document)}
+
+    for name, refusals in REFUSALS.items():
+        responses = operations[name]["responses"]
+        for status, body in refusals.items():
+            media = responses[status]["content"]["application/json"]
+            assert media["example"]["error"]["message"] == body.message
 
 
 def test_every_error_has_the_envelope_and_the_headers_of_every_answer(document: Json) -> None:
