@@ -22,6 +22,8 @@ from shared.lifecycle import Status
 #: Each batch under way is followed by a thread and a connection, of which a client has 100; more
 #: of them wait for their turn.
 _MAX_BATCHES = 64
+#: The bytes of a batch of several calls: a file that goes at once, and that any gateway takes.
+_MAX_BYTES = 64 * 1024 * 1024
 #: How long the end waits for the id of a batch. A gateway that is away gives none for longer.
 _CREATE_SECONDS = 10.0
 
@@ -44,6 +46,7 @@ class _Group:
 
     timer: asyncio.TimerHandle
     calls: list[_Call] = field(default_factory=list)
+    bytes: int = 0
 
 
 @dataclass(eq=False)
@@ -139,7 +142,9 @@ class Calls:
         return f"{digest}-{self._same[digest]}"
 
     def _add(self, endpoint: str, model: str, call: _Call) -> None:
-        key = (endpoint, model)
+        key, size = (endpoint, model), len(call.line)
+        if key in self._groups and self._groups[key].bytes + size > _MAX_BYTES:
+            self._send(key)
         if key not in self._groups:
             loop = asyncio.get_running_loop()
             # At the end, those of the same moment: they may all have waited for the same thing.
@@ -147,6 +152,7 @@ class Calls:
             self._groups[key] = _Group(loop.call_later(seconds, self._send, key))
         group = self._groups[key]
         group.calls.append(call)
+        group.bytes += size
         if len(group.calls) >= self._max_calls:
             self._send(key)
 

@@ -180,6 +180,18 @@ async def test_calls_that_wait_for_earlier_batches_at_the_end_are_one_batch() ->
     assert gateway.asked.count("/v1/files") == 1
 
 
+async def test_large_calls_are_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "_MAX_BYTES", 2500)
+    gateway = _Refusing()
+    with _served(gateway) as target:
+        calls = _calls(target)
+        bodies = [{"model": "m", "input": "x" * 1000}] * 4 + [{"model": "m", "input": "x" * 3000}]
+        await asyncio.gather(*(calls.answer(CHAT, body) for body in bodies))
+        await calls.finish()
+
+    assert gateway.asked == ["/v1/files"] * 3
+
+
 async def test_a_batch_that_is_still_made_when_nobody_waits_for_it_is_cancelled() -> None:
     gateway = _Slow()
     with _served(gateway) as target:
