@@ -69,9 +69,14 @@ def _field(pair: str) -> tuple[str, Any]:
     if not name or not equals:
         raise InvalidInputError(f"--set {pair}: write NAME=VALUE.")
     try:
-        return name, json.loads(value)
-    except ValueError:
+        return name, json.loads(value, parse_constant=_no_json)
+    except (ValueError, RecursionError):
         return name, value
+
+
+def _no_json(constant: str) -> Any:
+    """Python would take NaN and Infinity, which JSON has not."""
+    raise ValueError(constant)
 
 
 def read_yaml(path: Path, option: str = "") -> Any:

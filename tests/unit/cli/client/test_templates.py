@@ -24,7 +24,7 @@ def test_a_template_file_is_all_of_the_input_but_its_file(tmp_path: Path) -> Non
 def test_a_command_changes_fields_of_the_template(tmp_path: Path) -> None:
     path = tmp_path / "ask.yaml"
     path.write_text("template: {model: a, max_tokens: 5, input: '{{ text }}'}\nlimit: 3\n")
-    fields = ["max_tokens=20", "user={{ id }}", 'stop=["\\n"]', "note=a=b"]
+    fields = ["max_tokens=20", "user={{ id }}", 'stop=["\\n"]', "note=a=b", "name=NaN"]
 
     found = template_of(path, "other", fields)
 
@@ -38,6 +38,7 @@ def test_a_command_changes_fields_of_the_template(tmp_path: Path) -> None:
             "user": "{{ id }}",
             "stop": ["\n"],
             "note": "a=b",
+            "name": "NaN",
         },
     }
     assert template_of(path) == read_template(path)
