@@ -88,7 +88,11 @@ def of_pandas(frame: Any) -> ArrowRows:
 
     def joined(answers: pa.Table) -> Any:
         made = answers.to_pandas(types_mapper=kinds.get)
-        return frame.assign(**{str(name): made[name].array for name in made})
+        # `assign` could not take a column that is called `self`.
+        found = frame.copy()
+        for name in made:
+            found[str(name)] = made[name].array
+        return found
 
     if frame.columns.nlevels > 1:
         # A template could not name them, and pandas would make columns of several levels of ours.

@@ -35,6 +35,19 @@ def test_answers_in_several_files_stand_beside_the_rows(tmp_path: Path) -> None:
     assert count == 2
 
 
+def test_an_answer_may_have_any_name() -> None:
+    frame = pd.DataFrame({"n": [1]}, index=[7])
+
+    found = of_pandas(frame).join(pa.table({"self": ["A"]}))
+
+    assert (list(found.index), list(found.columns), found["self"].tolist()) == (
+        [7],
+        ["n", "self"],
+        ["A"],
+    )
+    assert list(frame.columns) == ["n"]
+
+
 def test_values_of_csv_are_texts(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text('\ufeffid,text\n007,"a\nb"\n\n008,\n')
