@@ -89,22 +89,24 @@ class LaneLoad:
         self._waves.remove(claims)
         self._put_back.difference_update(map(_key, claims))
 
-    def waiting_in_waves(self) -> list[Claim]:
+    def waiting_in_waves(self, *, leaving: float = 0.0) -> list[Claim]:
         """Slices of waves that are still starting, as many as may run directly instead.
 
-        The last ones are first, since the wave begins with the others.
+        The first ones are first. A wave keeps slices with at least this part of its rows.
         """
         rows = self.free_direct_rows()
         found: list[Claim] = []
-        for wave in reversed(self._waves):
+        for wave in self._waves:
             if self._flowing(wave):
                 continue
-            for claim in reversed(wave):
-                if _key(claim) not in self._held:
-                    continue
-                rows -= claim.slice.rows
+            waiting = [claim for claim in wave if _key(claim) in self._held]
+            spare = sum(claim.slice.rows for claim in waiting) - leaving * sum(map(_rows, wave))
+            for claim in waiting:
+                rows, spare = rows - claim.slice.rows, spare - claim.slice.rows
                 if rows < 0:
                     return found
+                if spare < 0:
+                    break
                 found.append(claim)
         return found
 
@@ -201,6 +203,10 @@ class LaneLoad:
     def _own(self, wave: list[Claim]) -> list[Claim]:
         """What the wave has claimed and runs itself."""
         return [claim for claim in wave if _key(claim) not in self._put_back]
+
+
+def _rows(claim: Claim) -> int:
+    return claim.slice.rows
 
 
 def _key(claim: Claim) -> _Key:

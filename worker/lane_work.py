@@ -34,6 +34,8 @@ _MAX_EXECUTIONS = 4
 _MAX_SLICES = 100
 #: The same of a wave, where rows are short: it shall take longer than the next one needs to start.
 _MAX_WAVE_SLICES = 400
+#: Of the rows of a wave that starts while there are others to run: it has to be worth its start.
+_KEPT_PART = 0.5
 #: Batches that a line of the log names.
 _MAX_SHOWN_BATCHES = 50
 
@@ -88,6 +90,9 @@ class LaneWork:
         if self._trials:
             return 0
         if not self.suspects or time.monotonic() < self._no_trial_before:
+            # Otherwise a batch would have no results from its beginning on until the wave has
+            # started: what lies behind its slices runs directly meanwhile.
+            await self._put_back_waiting(leaving=_KEPT_PART)
             started = await self._start_direct(engine)
             started += await self._start_small(engine)
             started += await self._start_turns(engine)
@@ -192,12 +197,14 @@ class LaneWork:
         self._keep(self._waves, self._run_wave(claims, engine, self.waves_started))
         return len(claims)
 
-    async def _put_back_waiting(self) -> int:
+    async def _put_back_waiting(self, *, leaving: float = 0.0) -> int:
         """Let slices run directly that wait for a wave to start; returns how many.
 
-        A start takes seconds, in which nothing else may be left for the engine.
+        A start takes seconds, in which nothing else may be left for the engine. A wave keeps this
+        part of its rows.
         """
-        waiting = self._load.waiting_in_waves()
+        if not (waiting := self._load.waiting_in_waves(leaving=leaving)):
+            return 0
         self._load.begin_put_back(waiting)
         returned = await self._state.claims.put_back(waiting)
         self._load.end_put_back(waiting, returned)

@@ -1,6 +1,7 @@
 """A lane job that another one replaces, on real Redis and S3 and an engine that never answers."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -268,6 +269,66 @@ async def test_room_is_filled_as_soon_as_a_slice_has_ended(
             return batch.request_counts.completed == slices * _ROWS_A_SLICE
 
         await eventually(are_done)
+
+
+async def test_a_batch_has_results_from_its_beginning_on_while_a_wave_starts(
+    stores: Stores,
+) -> None:
+    """Its output file can be begun; half of the wave is left for when it has started."""
+    from worker.lane_engines import LaneEngines
+    from worker.lane_load import LaneLoad
+    from worker.lane_work import LaneWork
+
+    ran: list[int] = []
+
+    class Engine(_QuickEngine):
+        async def run_lines(
+            self, lines: Sequence[bytes], order: Sequence[Work]
+        ) -> AsyncGenerator[Results, None]:
+            ran.append(int(json.loads(lines[0])["custom_id"].split("-")[-1]) // _ROWS_A_SLICE)
+            yield [(number, (200, b"{}")) for number in range(len(lines))]
+
+    class Engines(LaneEngines):
+        def client(self, _: Lane) -> Engine:
+            return Engine()
+
+        async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
+            await asyncio.Event().wait()
+
+    slices, lane = 12, Lane("m", "gpu")
+    (stores.folder / "catalog.yaml").write_text(CATALOG)
+    catalog = load_catalog(stores.folder / "catalog.yaml")
+    yard = BatchYard(
+        stores.state,
+        stores.storage,
+        a_planner(stores.state, stores.storage, catalog, rows=_ROWS_A_SLICE),
+        Finaliser(stores.state, stores.storage, output_seconds=3600),
+    )
+    batch_id = await yard.plan(lines(slices * _ROWS_A_SLICE))
+    await feed(stores.state, batch_id, slices=slices)
+    await stores.state.lanes.open_job(LANE, "", JOB)
+    settings = worker_settings(stores.redis_url, stores.s3, stores.folder, claim_seconds=3600)
+    ended = asyncio.Event()
+    work = LaneWork(
+        stores.state,
+        stores.storage,
+        settings,
+        Engines(catalog, lane, stores.state, settings, patience_seconds=None),
+        # Four slices run directly, and six of the others are a wave.
+        LaneLoad(rows_at_once=10, small_rows=0, turn_rows=0, direct_rows=20, wave_seconds=1),
+        lane=lane,
+        job=JOB,
+        small_batch_rows=0,
+        on_end=ended.set,
+    )
+    while len(ran) < slices:
+        ended.clear()
+        await work.start(lane, rate=60.0)
+        await asyncio.wait_for(ended.wait(), timeout=60)
+
+    # The wave has 4 to 9.
+    assert max(map(ran.index, (4, 5, 6))) < min(map(ran.index, (7, 8, 9)))
+    assert sorted(ran) == list(range(slices))
 
 
 async def test_slices_of_a_wave_that_breaks_while_redis_is_away_run_again(

@@ -109,18 +109,32 @@ def test_a_batch_has_its_turn_in_a_wave_from_the_first_slice_that_it_settles() -
     assert load.have_turns() == {"batch_1"}
 
 
-def test_what_waits_for_a_wave_to_start_may_run_directly_the_last_slices_first() -> None:
+def test_what_waits_for_a_wave_to_start_may_run_directly_the_first_slices_first() -> None:
     load = _load(rows_at_once=16)
     wave = [_claim(index, 30) for index in range(4)]
     load.hold(wave)
     load.begin_wave(wave)
     assert load.free_direct_rows() == 64
 
-    assert load.waiting_in_waves() == wave[:1:-1]
-    load.begin_put_back(wave[3:])
-    load.end_put_back(wave[3:], wave[3:])
-    assert load.waiting_in_waves() == [wave[2], wave[1]]
-    assert wave[3] not in load.claims
+    assert load.waiting_in_waves() == wave[:2]
+    load.begin_put_back(wave[:1])
+    load.end_put_back(wave[:1], wave[:1])
+    assert load.waiting_in_waves() == wave[1:3]
+    assert wave[0] not in load.claims
+
+
+def test_a_wave_that_starts_keeps_a_part_of_its_rows_while_there_are_others() -> None:
+    load = _load()
+    wave = [_claim(index, 30) for index in range(4)]
+    load.hold(wave)
+    load.begin_wave(wave)
+
+    assert load.waiting_in_waves(leaving=0.5) == wave[:2]
+    load.begin_put_back(wave[:2])
+    load.end_put_back(wave[:2], wave[:2])
+
+    assert load.waiting_in_waves(leaving=0.5) == []
+    assert load.waiting_in_waves() == wave[2:]
 
 
 def test_a_wave_that_has_begun_keeps_its_slices() -> None:
@@ -144,10 +158,10 @@ def test_a_wave_has_not_begun_because_nobody_said_that_its_slices_were_put_back(
 
     load.begin_put_back(load.waiting_in_waves())
     # They are found lost when the claims are renewed.
-    load.drop(wave[3])
-    load.drop(wave[2])
+    load.drop(wave[0])
+    load.drop(wave[1])
 
-    assert load.waiting_in_waves() == [wave[1], wave[0]]
+    assert load.waiting_in_waves() == [wave[2], wave[3]]
     assert load.free_direct_rows() == 64
 
 
