@@ -26,17 +26,19 @@ from shared.tasks import end, see_through
 
 log = structlog.get_logger()
 
-#: Output without a gap, from a batch's first row on. The finaliser makes a whole file of this size
-#: in a fifth of a second, so smaller batches would gain nothing.
+#: Output without a gap, from a batch's first row on, that is worth an early file: the finaliser
+#: makes a whole file of such bytes, or of the parts of so many slices, in some tenths of a second.
+_WORTH_BYTES, _WORTH_SLICES = 8 * 1024 * 1024, 24
+#: A larger one gains more, so half of the places are for those.
 _LARGE_BYTES = 32 * 1024 * 1024
 #: Each has up to two parts of an upload in memory while it waits, and a few of its batch while it
 #: reads.
-_FILES_AT_ONCE = 4
+_FILES_AT_ONCE = 8
 #: A file that does not grow for so long is dropped: its batch is paused, slow or in trouble, and
 #: another one may gain more.
 _IDLE_SECONDS = 600.0
 #: How often Redis is asked what is new.
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
 #: For S3 to hear that files are not wanted any more, when the process has to stop.
 _STOP_SECONDS = 5.0
 #: Batches that are asked for in one look; and those whose records are read, once each.
@@ -51,13 +53,20 @@ class EarlyFiles:
         state: State,
         storage: Storage,
         *,
+        worth_bytes: int = _WORTH_BYTES,
+        worth_slices: int = _WORTH_SLICES,
         large_bytes: int = _LARGE_BYTES,
         files_at_once: int = _FILES_AT_ONCE,
         idle_seconds: float = _IDLE_SECONDS,
     ) -> None:
-        """A file is begun when so much of it is there, and dropped if it stands still so long."""
+        """A file is begun when so much of it is there, and dropped if it stands still so long.
+
+        At most half of the files were not large when they began.
+        """
         self._state = state
         self._storage = storage
+        self._worth_bytes = worth_bytes
+        self._worth_slices = worth_slices
         self._large_bytes = large_bytes
         self._files_at_once = files_at_once
         self._idle_seconds = idle_seconds
@@ -82,14 +91,14 @@ class EarlyFiles:
         await self._meet(running)
         waiting = [id_ for id_, known in self._known.items() if known and id_ not in self._files]
         for batch_id in waiting[:_ASKED]:
-            if len(self._files) >= self._files_at_once:
+            if not self._has_place(is_large=True):
                 return
             if (known := self._known.pop(batch_id, None)) is not None:
                 # Then the others have their turn.
                 self._known[batch_id] = known
-                is_large = await known.grow(self._large_bytes)
+                has_grown = await known.grow(self._large_bytes)
                 # It may have been taken meanwhile.
-                if is_large and batch_id in self._known:
+                if has_grown and self._is_worth(known) and batch_id in self._known:
                     self._begin(known)
 
     async def take(self, record: BatchRecord, event: Event) -> EarlyOutput | None:
@@ -111,8 +120,20 @@ class EarlyFiles:
         self._files.clear()
         await asyncio.gather(*(file.drop() for file in files))
 
+    def _has_place(self, *, is_large: bool) -> bool:
+        others = sum(not file.is_large for file in self._files.values())
+        is_full = len(self._files) >= self._files_at_once
+        return not is_full and (is_large or others < self._files_at_once // 2)
+
+    def _is_worth(self, known: "_Beginning") -> bool:
+        is_worth = known.bytes >= self._worth_bytes or known.slices >= self._worth_slices
+        return is_worth and self._has_place(is_large=known.bytes >= self._large_bytes)
+
     def _begin(self, known: "_Beginning") -> None:
-        file = _EarlyFile(self._state, self._storage, known.record, self._idle_seconds)
+        is_large = known.bytes >= self._large_bytes
+        file = _EarlyFile(
+            self._state, self._storage, known.record, self._idle_seconds, is_large=is_large
+        )
         # If it is dropped because it stands still, there is another one once it could grow.
         known.walk = file.walk
         self._files[known.record.id] = file
@@ -206,18 +227,19 @@ class _Beginning:
     def __init__(self, state: State, record: BatchRecord) -> None:
         self.record = record
         self.walk = _Walk(state, record)
-        self.bytes = 0
+        self.bytes = self.slices = 0
 
     async def grow(self, enough: int) -> bool:
-        """Look for more. Whether there is some, and enough of it."""
+        """Look for more, until there is enough; whether there is some."""
         if not await self.walk.can_go_on():
             return False
         async with aclosing(self.walk.whole()) as slices:
             async for one in slices:
+                self.slices += 1
                 self.bytes += one.part.output_bytes if one.part else 0
                 if self.bytes >= enough:
-                    return True
-        return False
+                    break
+        return True
 
 
 class _StoppedError(BatchyardError):
@@ -228,9 +250,17 @@ class _EarlyFile:
     """An output file that is being written while its batch runs."""
 
     def __init__(
-        self, state: State, storage: Storage, record: BatchRecord, idle_seconds: float
+        self,
+        state: State,
+        storage: Storage,
+        record: BatchRecord,
+        idle_seconds: float,
+        *,
+        is_large: bool,
     ) -> None:
         self.walk = _Walk(state, record)
+        #: Whether it was when it began.
+        self.is_large = is_large
         self.stood_still = False
         self._record = record
         self._idle_seconds = idle_seconds

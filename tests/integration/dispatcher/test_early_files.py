@@ -103,6 +103,10 @@ def _answer(row: int, said: str = "answer", size: int = _SIZE) -> Result:
     return good(f"{said} {row} ".ljust(size, "x"))
 
 
+def _small_answer(row: int) -> Result:
+    return _answer(row, size=10)
+
+
 def _with_errors(row: int) -> Result:
     return bad() if row % 3 == 0 else _answer(row)
 
@@ -442,6 +446,27 @@ async def test_no_more_files_are_begun_than_are_allowed(
     await eventually(lambda: len(_uploads(yard, s3)) == 1)
 
     assert first not in _uploads(yard, s3)[0]
+    await early.stop()
+
+
+async def test_batches_that_are_not_large_take_half_of_the_places_at_most(
+    yard: BatchYard, waits: list[str], s3: S3
+) -> None:
+    """Many of them would keep a larger one from its file for hours."""
+    early = Early(yard.state, yard.storage, files_at_once=2, worth_slices=2, large_bytes=_LARGE)
+    small_ids = [await yard.plan(lines(12)) for _ in range(2)]
+    for batch_id in small_ids:
+        small_claims = await yard.claim(batch_id)
+        await _commit(yard, small_claims[:2], _small_answer)
+    for _ in range(3):
+        await early.files.look()
+    await eventually(lambda: len(waits) == 1)
+
+    large_id = await yard.plan(lines(12))
+    await _commit(yard, (await yard.claim(large_id))[:3], _answer)
+    await eventually(lambda: any(large_id in key for key in _uploads(yard, s3)))
+
+    await eventually(lambda: len(waits) > 1)
     await early.stop()
 
 
