@@ -7,10 +7,10 @@ import random
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from openai import OpenAI
+from openai import ConflictError, OpenAI
 from openai.types import Batch
 
 from benchmarks.rows import URLS, body, texts
@@ -19,6 +19,8 @@ from shared.state import State
 _POLL_SECONDS = 0.02
 #: Rows of giants that are done before anything is measured.
 _UNDER_WAY = 256
+#: Of a batch, at most.
+_MOST_ROWS = 50_000
 _ENDS = ("completed", "failed", "expired", "cancelled")
 
 
@@ -119,30 +121,40 @@ class Giants:
         for tenant, batch in self._batches:
             now = tenant.client.batches.retrieve(batch.id)
             if now.status not in ("validating", "in_progress"):
-                raise RuntimeError("A giant batch ended too early. Ask for more --giant-rows.")
+                raise RuntimeError(
+                    f"A giant batch ended too early, as {now.status}. Ask for more --giant-rows."
+                )
             total += now.request_counts.completed if now.request_counts else 0
         return total
 
     def cancel(self) -> list[float]:
         """Cancel them, one after another; returns the seconds that each took."""
-        return [tenant.cancel(batch) for tenant, batch in self._batches]
+        taken: list[float] = []
+        for tenant, batch in self._batches:
+            # One that has ended is what `done` tells.
+            with suppress(ConflictError):
+                taken.append(tenant.cancel(batch))
+        return taken
 
 
 @contextmanager
 def giants(
     owners: Sequence[Tenant], kind: str, *, rows: int, tokens: int, words: int = 0
 ) -> Iterator[Giants]:
-    """One giant batch of each of these tenants, under way, with so many rows together.
+    """A giant of each of these tenants, under way, with so many rows together.
 
+    One that is larger than a batch may be is several. A tenant's batches take turns, so they last
+    as long.
     Answers have half of the tokens to one and a half times as many. Where all have as many, they
     end together, and what a few seconds have of tokens depends on when they begin.
     """
     dice = random.Random(rows)
     lengths = [dice.randint(tokens // 2, tokens * 3 // 2) for _ in range(rows // len(owners))]
-    inputs = [owner.upload(kind, lengths, words=words) for owner in owners]
-    running = Giants(
-        [(owner, owner.create(kind, file)) for owner, file in zip(owners, inputs, strict=True)]
-    )
+    batches = [lengths[at : at + _MOST_ROWS] for at in range(0, len(lengths), _MOST_ROWS)]
+    inputs = [
+        (owner, owner.upload(kind, batch, words=words)) for owner in owners for batch in batches
+    ]
+    running = Giants([(owner, owner.create(kind, file)) for owner, file in inputs])
     try:
         while running.done() < _UNDER_WAY:
             time.sleep(_POLL_SECONDS)
