@@ -100,12 +100,12 @@ class LaneLoad:
             if self._flowing(wave):
                 continue
             waiting = [claim for claim in wave if _key(claim) in self._held]
-            spare = sum(claim.slice.rows for claim in waiting) - leaving * sum(map(_rows, wave))
+            may_go = sum(map(_rows, waiting)) - leaving * sum(map(_rows, wave))
             for claim in waiting:
-                rows, spare = rows - claim.slice.rows, spare - claim.slice.rows
+                rows, may_go = rows - claim.slice.rows, may_go - claim.slice.rows
                 if rows < 0:
                     return found
-                if spare < 0:
+                if may_go < 0:
                     break
                 found.append(claim)
         return found
