@@ -102,11 +102,12 @@ class LaneLoad:
             waiting = [claim for claim in wave if _key(claim) in self._held]
             may_go = sum(map(_rows, waiting)) - leaving * sum(map(_rows, wave))
             for claim in waiting:
-                rows, may_go = rows - claim.slice.rows, may_go - claim.slice.rows
-                if rows < 0:
-                    return found
+                may_go -= claim.slice.rows
                 if may_go < 0:
                     break
+                rows -= claim.slice.rows
+                if rows < 0:
+                    return found
                 found.append(claim)
         return found
 
