@@ -25,6 +25,7 @@ from worker.engine_results import refusal
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.live_control import Goals
+from worker.ranks import is_small
 from worker.row_groups import GROUP_SECONDS, in_groups
 from worker.step_limit import StepLimit
 
@@ -136,11 +137,11 @@ class Steps:
         self.limit.begin()
         seats = self.pace.seats + self.pace.spare_seats + self.pace.live_seats
         while self._waiting and self.running < seats and tokens < self.pace.step_tokens:
-            *_, row = first = heappop(self._waiting)
+            rank, _, row = first = heappop(self._waiting)
             if row.has_left:
                 continue
             part = min(row.prompt_left, self.pace.step_tokens - tokens)
-            part = self.limit.take(row.id, part, may_split=True)
+            part = self.limit.take(row.id, part, may_split=True, is_small=rank < 0)
             tokens += part
             row.prompt_left -= part
             if row.prompt_left:
@@ -301,11 +302,13 @@ class ScriptedEngine:
     ) -> None:
         id_ = str(next(self._ids))
         seat = await self._entrance.seat(id_, prompt_tokens=prompt_tokens, max_tokens=output_tokens)
-        self._steps.limit.add(id_, None if seat is None else seat.told)
+        rank = guest.row.rank or 0
+        told = None if seat is None else seat.told
+        self._steps.limit.add(id_, told, is_small=is_small(rank))
         done = asyncio.get_running_loop().create_future()
         tenant = guest.row.work.tenant
         row = _Row(id_, prompt_tokens, output_tokens, tenant, done, prompt_tokens, heard_at)
-        await self._steps.run(row, guest.row.rank or 0)
+        await self._steps.run(row, rank)
 
 
 def _said(model: str, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:

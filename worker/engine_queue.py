@@ -18,6 +18,7 @@ from shared.ordering.work import Work
 from shared.rows_in_engine import TOLD_BATCHES, RowsInEngine
 from shared.slices import SliceUsage
 from worker.engine_seats import Capacity
+from worker.ranks import FIRST
 
 #: Rows that are prepared while all seats are taken: this part of the seats, since many rows of one
 #: length end at once, and at least so many.
@@ -36,9 +37,6 @@ MIN_ROWS = 16
 _ROW_RATE_SECONDS, _TOKEN_RATE_SECONDS = 0.5, 30.0
 #: How often deadlines are looked at, in seconds.
 _LOOK_SECONDS = 1.0
-#: Ranks of rows that may use spare seats are lower by this than all others, and those of live calls
-#: by twice as much.
-_FIRST = 1 << 40
 #: The answer that is expected of a live call, in tokens.
 _LIVE_ANSWER = 256
 #: An answer of a kind that has none yet is expected to be so much longer than all that have come:
@@ -136,7 +134,7 @@ class EngineQueue:
 
     def enter_live(self, work: Work) -> QueuedRow:
         """A live call, which enters at once and goes before all rows of batches."""
-        return QueuedRow(work, rank=next(self._ranks) - 2 * _FIRST, is_live=True)
+        return QueuedRow(work, rank=next(self._ranks) - 2 * FIRST, is_live=True)
 
     def seat(self, row: QueuedRow) -> None:
         """A sequence of the row has a seat."""
@@ -220,7 +218,7 @@ class EngineQueue:
         row = self._waiting.pop(_key(work))
         row.charged, row.is_spare = charged, is_spare
         self._line.shares.begin(work.tenant, charged)
-        row.rank = next(self._ranks) - (_FIRST if self._may_use_spare(work) else 0)
+        row.rank = next(self._ranks) - (FIRST if self._may_use_spare(work) else 0)
         return row
 
     def _may_use_spare(self, work: Work) -> bool:

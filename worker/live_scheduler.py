@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from worker.ranks import is_small
 from worker.step_limit import StepLimit
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ class _Limited(_Base):
         self._limit = StepLimit(is_one_step=self.vllm_config.model_config.runner_type == "pooling")
 
     def add_request(self, request: Any) -> None:
-        request.trace_headers = self._limit.add(request.request_id, request.trace_headers)
+        request.trace_headers = self._limit.add(
+            request.request_id, request.trace_headers, is_small=is_small(request.priority)
+        )
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:

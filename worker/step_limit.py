@@ -9,7 +9,8 @@ rows that are here, and where a row takes long, whoever comes would wait for the
 what takes a short while, beside live calls or not.
 
 Any prompt makes a step longer besides, so rows that begin together belong into one step. They reach
-the core one by one, while it computes: those that came first wait for the others.
+the core one by one, while it computes: those that came first wait for the others. And while rows of
+small batches have their answers written, the prompts of all others wait some steps.
 """
 
 import math
@@ -32,6 +33,9 @@ _VECTOR_SECONDS, _LEAST_VECTOR_TOKENS = 0.05, 256
 _STEP_WEIGHT = 0.8
 #: For so many steps at most: a row that is cancelled on its way never comes.
 _MOST_STEPS = 3
+#: Prompts of others wait for small batches so many steps, and then all have theirs: the seats of
+#: those that have ended meanwhile are empty, and the next prompts are in one step.
+_SMALL_STEPS = 12
 
 
 class Group(NamedTuple):
@@ -75,9 +79,16 @@ class StepLimit:
         self._held: set[str] = set()
         #: The last group that waits no more: what is still to come of it has missed its step.
         self._last_group = -1
+        #: The sequences of small batches that are here, and for how many steps others have waited.
+        self._small: set[str] = set()
+        self._small_steps = 0
 
-    def add(self, id_: str, told: Mapping[str, str] | None) -> dict[str, str] | None:
+    def add(
+        self, id_: str, told: Mapping[str, str] | None, *, is_small: bool = False
+    ) -> dict[str, str] | None:
         """A sequence has come with these headers; returns those that are not for here, if any."""
+        if is_small and self._pace is None:
+            self._small.add(id_)
         if told is None:
             return None
         if _TOKENS in told:
@@ -90,6 +101,7 @@ class StepLimit:
 
     def leave(self, id_: str) -> None:
         """The sequence is not here any more."""
+        self._small.discard(id_)
         if id_ in self._live:
             self._live.remove(id_)
             self._live_at = self._clock()
@@ -103,6 +115,8 @@ class StepLimit:
         is_near = self._live or self._clock() - self._live_at < QUIET_SECONDS
         self._left = self._tokens if is_near and self._tokens != FREE else math.inf
         self._is_untouched = True
+        has_waited = self._small_steps >= _SMALL_STEPS
+        self._small_steps = self._small_steps + 1 if self._small and not has_waited else 0
         if self._pace is not None:
             self._left_of_vectors = self._pace.begin()
 
@@ -113,7 +127,7 @@ class StepLimit:
         Vectors of small batches are in the next step, which has so many fewer of others.
         """
         if id_ not in self._live:
-            if id_ in self._held:
+            if id_ in self._held or (self._small_steps and not is_small):
                 return 0
             left = self._left if is_small else min(self._left, self._left_of_vectors)
             if tokens > left and not (self._is_untouched and not may_split):

@@ -247,3 +247,23 @@ def test_a_step_of_vectors_has_what_takes_a_short_while_and_small_batches_go_fir
     assert set(third) >= {f"small{number}" for number in range(5)}
     assert all(sum(step.values()) <= 300 for step in others)
     assert sum(sum(step.values()) for step in [first, second, third, *others]) == 45 * 40
+
+
+def test_prompts_of_others_wait_some_steps_while_a_small_batch_is_answered(
+    model: Path, settings: None
+) -> None:
+    from worker.live_scheduler import scheduler_name
+    from worker.ranks import FIRST
+
+    engine = Engine(model, scheduler_name(is_async=False))
+    engine.add("giant", prompt(1, 40), 40)
+    engine.step()
+    engine.add("small", prompt(2, 40), 20, rank=1 - FIRST)
+    engine.add("next", prompt(3, 40), 2)
+
+    steps = engine.run()
+
+    first = next(number for number, step in enumerate(steps) if "next" in step)
+    assert steps[0] == {"small": 40, "giant": 1}
+    assert first == 12
+    assert len(engine.answers["next"]) == 2

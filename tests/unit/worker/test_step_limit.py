@@ -202,6 +202,29 @@ def test_a_group_waits_a_few_steps_for_a_row_that_does_not_come() -> None:
     assert taken(limit, "b") == [10]
 
 
+def test_prompts_wait_some_steps_while_a_small_batch_has_its_answers_written() -> None:
+    limit = StepLimit()
+    limit.add("small", None, is_small=True)
+    limit.begin()
+    assert limit.take("small", 10, may_split=True, is_small=True) == 10
+    assert limit.take("other", 10, may_split=True) == 0
+
+    # Then all have theirs, and wait again.
+    waited = [taken(limit, "other") for _ in range(24)]
+    assert waited == 11 * [[0]] + [[10]] + 12 * [[0]]
+
+    limit.leave("small")
+    assert taken(limit, "other") == [10]
+
+
+def test_live_calls_do_not_wait_for_small_batches() -> None:
+    limit = StepLimit()
+    limit.add("small", None, is_small=True)
+    limit.add("live", headers(100, is_live=True))
+
+    assert taken(limit, "live", "other") == [10, 0]
+
+
 def test_what_the_core_is_told_of_groups_goes_no_further() -> None:
     assert StepLimit().add("a", {"traceparent": "00-1", **of_group(7, 3)}) == {
         "traceparent": "00-1"
