@@ -82,7 +82,9 @@ def fitted(value: object, shape: Shape, place: str = "the answer") -> Any:
 
 def _scalar(value: object, kind: Kind, place: str) -> Any:
     match kind, value:
-        case ("text", str()) | ("boolean", bool()):
+        case "text", str():
+            return _text(value, place)
+        case "boolean", bool():
             return value
         case "integer", int() if not isinstance(value, bool) and value in _INTEGERS:
             return value
@@ -92,6 +94,15 @@ def _scalar(value: object, kind: Kind, place: str) -> Any:
             return _number(value, place)
         case _:
             raise MisfitError(f"{place} is not of the kind '{kind}'")
+
+
+def _text(value: str, place: str) -> str:
+    """The text, if there are bytes for it: JSON can escape half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise MisfitError(f"{place} has half of a surrogate pair, which is no character") from error
+    return value
 
 
 def _number(value: float, place: str) -> float:

@@ -85,3 +85,13 @@ def test_what_else_a_model_says_is_a_column_as_a_whole() -> None:
 
     assert isinstance(found, Item)
     assert found.columns["response"] == body
+
+
+def test_a_row_whose_answer_has_half_of_a_surrogate_pair_ends_there() -> None:
+    found = Answers(2, _call(schema=_SCHEMA)).read(_ITEM, _said(r'{"label": "good \ud83d"}'))
+
+    # As a row that goes on, it could not be handed on, and its pipeline would never end.
+    assert isinstance(found, Failed)
+    assert found.message == (
+        "The answer: the answer.label has half of a surrogate pair, which is no character."
+    )

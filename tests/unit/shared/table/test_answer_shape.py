@@ -38,6 +38,8 @@ def test_a_value_is_held_as_its_schema_says(schema: Any, value: Any, held: Any) 
         ({"type": "integer"}, 2**63, "the answer is not"),
         ({"type": "number"}, 10**400, "the answer is too large"),
         ({"type": "string"}, None, "the answer is null"),
+        ({"type": "string"}, "\ud83d", "the answer has half of a surrogate pair"),
+        ({"enum": ["a", "b"]}, "\udc00", "the answer has half of a surrogate pair"),
         (WORD, {}, r"the answer\.at is missing"),
         ({"type": "array", "items": WORD}, [{"at": 1}, {"at": "x"}], r"the answer\[1\]\.at is not"),
     ],
