@@ -77,9 +77,8 @@ class PipelineTable:
         table = self._empty(wanted, bucket, f"{prefix}{name}/")
         storage, about = self._storage.of_bucket(bucket), {"pipeline_id": pipeline.id}
         with suppress(NotFoundError, BrokenObjectError):
-            # An earlier attempt was made of the same output; but the place is the tenant's.
-            if _is_of(found := await read_success(storage, table.prefix), table):
-                return found
+            # An earlier attempt was made of the same output.
+            return await read_success(storage, table, lambda _: "")
         async with aclosing(self._frames(wanted, output)) as frames:
             return await write_table(
                 storage, table, frames, lambda _: "", about=about, is_repeatable=True
@@ -128,9 +127,3 @@ class PipelineTable:
             is_ours=not prefix,
             columns=[column.name for column in wanted.columns],
         )
-
-
-def _is_of(found: MadeTable, wanted: MadeTable) -> bool:
-    """Whether this is a table that was written for what is wanted, and no other thing's listing."""
-    alike = msgspec.structs.replace(found, files=[]) == wanted
-    return alike and all(file.key.startswith(wanted.prefix) for file in found.files)

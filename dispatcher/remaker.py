@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 
 import msgspec
 import structlog
@@ -15,7 +16,13 @@ from dispatcher.unrun_rows import CLOSING_REASONS
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.commits import Assembled, Commit, read_commit
 from shared.ledger.quarantine import keep_copy
-from shared.ledger.tables import read_success
+from shared.ledger.tables import (
+    read_success,
+    table_file_id,
+    table_prefix,
+    unwritten_table,
+    wanted_of,
+)
 from shared.lifecycle import TRANSITIONS, Event
 from shared.state import BatchRecord, State
 from shared.storage import Storage
@@ -88,8 +95,16 @@ class Remaker:
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         storage = self._storage.of_bucket(bucket)
         record = BatchRecord(commit.record)
+        is_ours = (bucket, prefix) == (self._storage.bucket, table_prefix(record.id, event))
+        table = unwritten_table(
+            record.id,
+            event,
+            wanted_of(record.fields["output"]),
+            self._storage.bucket,
+            is_ours=is_ours,
+        )
         try:
-            table = await read_success(storage, prefix)
+            table = await read_success(storage, table, partial(table_file_id, record.id))
         except (NotFoundError, BrokenObjectError):
             made = await self._tables.make(record, event, await self._results(commit))
             if made is None or json.loads(made.to_field()) != told:

@@ -12,7 +12,7 @@ from shared.dataset.child import Reader
 from shared.dataset.frames import Done, Problem
 from shared.errors import BatchyardError, TransientError
 from shared.ledger.commits import Assembled
-from shared.ledger.tables import SUCCESS, MadeTable, write_success
+from shared.ledger.tables import SUCCESS, MadeTable, file_key, write_success
 from shared.storage import LoginRefusedError, Storage, StorageRefusedError
 from shared.table.frames import FileEnd, RowsJob, TableJob
 from shared.table.writing import written
@@ -67,8 +67,7 @@ async def write_table(
             if not isinstance(first, bytes):
                 break
             file = TableFile(first, frames)
-            key = f"{table.prefix}part-{len(files):05d}.{table.format}"
-            stored = await storage.upload(key, file.chunks())
+            stored = await storage.upload(file_key(table, len(files)), file.chunks())
             files.append(file.assembled(stored.key, stored.etag, file_id_of(len(files))))
     except LostTableError as lost:
         with suppress(TransientError, StorageRefusedError):

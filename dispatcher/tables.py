@@ -5,7 +5,7 @@ Every finaliser of a batch writes the same files under the same keys, and `_SUCC
 
 from collections.abc import Collection
 from contextlib import aclosing
-from typing import NamedTuple
+from functools import partial
 
 import msgspec
 import structlog
@@ -24,11 +24,16 @@ from dispatcher.table_files import (
     refused,
     write_table,
 )
-from shared import ids
 from shared.dataset.frames import Problem
 from shared.errors import BrokenObjectError, NotFoundError, TransientError
 from shared.ledger.commits import Assembled
-from shared.ledger.tables import MadeTable, carried_key, place_of, table_prefix, wanted_of
+from shared.ledger.tables import (
+    MadeTable,
+    carried_key,
+    table_file_id,
+    unwritten_table,
+    wanted_of,
+)
 from shared.lifecycle import Event
 from shared.state import BatchRecord
 from shared.storage import Storage, StorageRefusedError, Stored
@@ -36,14 +41,6 @@ from shared.table.frames import CARRIED, TableJob
 from shared.table.output import WantedTable
 
 log = structlog.get_logger()
-
-
-class _Folder(NamedTuple):
-    """Where a table is written."""
-
-    storage: Storage
-    prefix: str
-    is_ours: bool
 
 
 class Tables:
@@ -68,14 +65,13 @@ class Tables:
         """
         if "output" not in record.fields or not any(results):
             return None
-        wanted = wanted_of(record.fields["output"])
-        ours = _Folder(self._storage, table_prefix(record.id, event), is_ours=True)
+        wanted, bucket = wanted_of(record.fields["output"]), self._storage.bucket
+        ours = unwritten_table(record.id, event, wanted, bucket, is_ours=True)
         if wanted.destination is None:
             return await self._make(record, wanted, results, ours)
-        bucket, prefix = place_of(record.id, event, wanted.destination)
-        folder = _Folder(self._storage.of_bucket(bucket), prefix, is_ours=False)
+        theirs = unwritten_table(record.id, event, wanted, bucket, is_ours=False)
         try:
-            table = await self._make(record, wanted, results, folder)
+            table = await self._make(record, wanted, results, theirs)
         except (NotFoundError, StorageRefusedError, TransientError) as error:
             if await self._patience.is_worth_it(record.id, error):
                 raise
@@ -94,7 +90,7 @@ class Tables:
         Returns them. Raises BrokenObjectError if the batch's files do not give the same table.
         """
         wanted = wanted_of(record.fields["output"])
-        bucket = self._storage if table.is_ours else self._storage.of_bucket(table.bucket)
+        bucket = self._storage.of_bucket(table.bucket)
         made: list[Assembled] = []
         try:
             await self._require_same(record, wanted, table, results)
@@ -127,21 +123,14 @@ class Tables:
             raise BrokenObjectError(table.prefix, reason)
 
     async def _make(
-        self, record: BatchRecord, wanted: WantedTable, results: Results, folder: _Folder
+        self, record: BatchRecord, wanted: WantedTable, results: Results, table: MadeTable
     ) -> MadeTable:
-        table = MadeTable(
-            format=wanted.format,
-            bucket=folder.storage.bucket,
-            prefix=folder.prefix,
-            is_ours=folder.is_ours,
-            columns=[column.name for column in wanted.columns],
-        )
         async with aclosing(self._frames(record, wanted, results)) as frames:
             return await write_table(
-                folder.storage,
+                self._storage.of_bucket(table.bucket),
                 table,
                 frames,
-                lambda number: ids.output_file_id(record.id, f"table-{number}"),
+                partial(table_file_id, record.id),
                 about={"batch_id": record.id},
             )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from contextlib import aclosing, suppress
+from functools import partial
 
 from cli.rebuild.from_s3 import BatchObjects
 from shared import ids
@@ -9,7 +10,13 @@ from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.commits import FAILURES, Assembled, Commit, failure_fields
 from shared.ledger.endings import new_commit
 from shared.ledger.manifests import Manifest
-from shared.ledger.tables import MadeTable, place_of, read_success, table_prefix, wanted_of
+from shared.ledger.tables import (
+    MadeTable,
+    read_success,
+    table_file_id,
+    unwritten_table,
+    wanted_of,
+)
 from shared.lifecycle import TRANSITIONS, Event, Status
 from shared.settings import THIRTY_DAYS
 from shared.state import BatchRecord, Pin
@@ -72,12 +79,13 @@ async def _table(storage: Storage, manifest: Manifest, event: Event) -> MadeTabl
     """The table that the batch has made, where it was wanted or beside its results."""
     if not manifest.output:
         return None
-    places = [(storage.bucket, table_prefix(manifest.id, event))]
-    if (wanted := wanted_of(manifest.output)).destination is not None:
-        places.append(place_of(manifest.id, event, wanted.destination))
-    for bucket, prefix in places:
+    wanted = wanted_of(manifest.output)
+    for is_ours in (True, False) if wanted.destination is not None else (True,):
+        table = unwritten_table(manifest.id, event, wanted, storage.bucket, is_ours=is_ours)
         with suppress(NotFoundError, BrokenObjectError):
-            return await read_success(storage.of_bucket(bucket), prefix)
+            return await read_success(
+                storage.of_bucket(table.bucket), table, partial(table_file_id, manifest.id)
+            )
     return None
 
 

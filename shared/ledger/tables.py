@@ -1,10 +1,12 @@
 """Tables in S3: a folder with files, and `_SUCCESS`, which comes last and lists them."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from shared import ids
 from shared.errors import BrokenObjectError
 from shared.ledger.commits import Assembled
 from shared.ledger.copies import copies_prefix
@@ -70,9 +72,35 @@ def place_of(batch_id: str, event: str, destination: str) -> tuple[str, str]:
     return bucket, f"{prefix}{name}/"
 
 
+def unwritten_table(
+    batch_id: str, event: str, wanted: WantedTable, bucket: str, *, is_ours: bool
+) -> MadeTable:
+    """A batch's table before it has files: in its place, or beside its results in our `bucket`."""
+    prefix = table_prefix(batch_id, event)
+    if not is_ours and wanted.destination is not None:
+        bucket, prefix = place_of(batch_id, event, wanted.destination)
+    return MadeTable(
+        format=wanted.format,
+        bucket=bucket,
+        prefix=prefix,
+        is_ours=is_ours,
+        columns=[column.name for column in wanted.columns],
+    )
+
+
+def table_file_id(batch_id: str, number: int) -> str:
+    """The id of the file with this number of a batch's table."""
+    return ids.output_file_id(batch_id, f"table-{number}")
+
+
 def wanted_of(text: str) -> WantedTable:
     """The table that a batch's record or manifest asks for."""
     return msgspec.json.decode(text, type=WantedTable)
+
+
+def file_key(table: MadeTable, number: int) -> str:
+    """The S3 key of the table's file with this number."""
+    return f"{table.prefix}part-{number:05d}.{table.format}"
 
 
 async def write_success(storage: Storage, table: MadeTable) -> None:
@@ -80,19 +108,28 @@ async def write_success(storage: Storage, table: MadeTable) -> None:
     await storage.put(f"{table.prefix}{SUCCESS}", msgspec.json.encode(_listing(table)))
 
 
-async def read_success(storage: Storage, prefix: str) -> MadeTable:
-    """The table in this folder. Raises NotFoundError and BrokenObjectError.
+async def read_success(
+    storage: Storage, table: MadeTable, file_id_of: Callable[[int], str]
+) -> MadeTable:
+    """The table in this folder, with its files. `storage` is its bucket.
 
-    It may be the tenant's folder, who may write there what it likes.
+    It may be the tenant's folder, who may write there what it likes: so it is one only if it is
+    `table` in all else, and if its files are those that `write_success` would name. Raises
+    NotFoundError and BrokenObjectError.
     """
-    key = f"{prefix}{SUCCESS}"
+    key = f"{table.prefix}{SUCCESS}"
     text = await storage.get(key, end=_MAX_SUCCESS_BYTES + 1)
     if len(text) > _MAX_SUCCESS_BYTES:
         raise BrokenObjectError(key, f"it has more than {_MAX_SUCCESS_BYTES} bytes")
     try:
-        return msgspec.json.decode(text, type=MadeTable)
+        found = msgspec.json.decode(text, type=MadeTable)
     except (ValueError, RecursionError) as error:
         raise BrokenObjectError(key, "its bytes are not those that were written") from error
+    named = [(file.key, file.file_id) for file in found.files]
+    own = [(file_key(table, number), file_id_of(number)) for number in range(len(named))]
+    if named != own or msgspec.structs.replace(found, files=[]) != table:
+        raise BrokenObjectError(key, "it is the listing of another table")
+    return found
 
 
 def _listing(table: MadeTable) -> dict[str, Any]:

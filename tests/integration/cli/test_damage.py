@@ -28,6 +28,7 @@ from shared import ids
 from shared.catalog_file import load_catalog
 from shared.dataset.dataset import PinnedDataset
 from shared.errors import BrokenObjectError, NotFoundError
+from shared.input_places import InputPlaces
 from shared.ledger.additions import addition_key
 from shared.ledger.batch_records import record_key
 from shared.ledger.changes import save_changes
@@ -393,6 +394,32 @@ class Neighbours(NamedTuple):
 
 def test_every_kind_has_a_case() -> None:
     assert CASES.keys() == set(Kind)
+
+
+async def test_a_commit_that_is_made_again_gives_a_tenant_no_object_that_its_listing_names(
+    yards: Yards, redis_server: servers.Redis, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"s3://{yards.storage.bucket}/inbox/{TENANT}/"
+    places = InputPlaces(yards.storage.bucket, "inbox/{tenant}/", {})
+    output = table_fields(TENANT, Output(destination=place), None, endpoint=CHAT, places=places)
+    honest, forging = [await yards.complete(name, **output) for name in ("honest", "forging")]
+    theirs = (await yards.upload(f"file-{'secret':_<22}", lines(3))).key
+    success = f"inbox/{TENANT}/{forging}/_SUCCESS"
+    listing = msgspec.json.decode(await yards.storage.get(success))
+    listing |= {"is_ours": True, "files": [{**listing["files"][0], "key": theirs}]}
+    await yards.storage.put(success, msgspec.json.encode(listing))
+    for batch_id in (honest, forging):
+        key = commit_key(batch_id, Event.OUTPUT_COMMITTED)
+        await damage_object(yards.storage, key, "cut")
+    await empty(redis_server)
+    name_fleet(monkeypatch, redis_server, s3, yards.storage)
+
+    await _rebuild()
+
+    [file_id] = (await yards.state.batches.get(honest)).table_file_ids
+    file = await yards.state.files.get(TENANT, file_id)
+    assert (file.owned, file.key.startswith(f"inbox/{TENANT}/{honest}/")) == (False, True)
+    assert (await yards.state.batches.get(forging)).table_file_ids == []
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -29,7 +29,7 @@ from shared.dataset.dataset import Dataset
 from shared.input_places import InputPlaces
 from shared.ledger.commits import cancel
 from shared.ledger.manifests import Manifest
-from shared.ledger.tables import carried_key, read_success
+from shared.ledger.tables import MadeTable, carried_key
 from shared.lifecycle import Status
 from shared.openai.shapes import Batch, BatchTable
 from shared.submission.accept import accept
@@ -238,7 +238,7 @@ async def test_a_table_goes_to_the_tenants_own_place_and_says_what_is_in_it(
 
     table = table_of(batch)
     assert table.url == f"{place}{batch_id}/"
-    listing = await read_success(yard.storage, f"{PLACE}answers/{batch_id}/")
+    listing = await listing_of(yard, f"{PLACE}answers/{batch_id}/")
     assert [file.rows for file in listing.files] == [4]
     assert [file.file_id for file in listing.files] == table.file_ids
     [file] = [await yard.state.files.get("acme", one) for one in table.file_ids]
@@ -325,6 +325,37 @@ async def test_a_damaged_table_is_made_again_as_it_was(
     assert {key: await yard.storage.get(key) for key in await yard.storage.keys(prefix)} == whole
     assert list((await files_of(yard, batch))["answer"].to_pylist())[-1] == "answer 1399"
     assert await remade(yard, batch_id) == "made nothing: its files are as they were written"
+
+
+@pytest.mark.parametrize("forged", ["file", "folder", "file id"])
+async def test_what_a_tenant_writes_into_its_listing_leads_to_no_object_of_others(
+    yard: BatchYard, forged: str
+) -> None:
+    place = f"s3://{yard.storage.bucket}/{PLACE}answers/"
+    batch_id = await planned_over(yard, lines(4), {"destination": place})
+    batch = await ended(yard, batch_id, lambda _: said("x"), a_finaliser(yard, file_bytes=1))
+    theirs = "files/globex/file-1"
+    await yard.storage.put(theirs, b"of another tenant")
+    prefix = f"{PLACE}answers/{batch_id}/"
+    success = f"{prefix}_SUCCESS"
+    listing = await yard.storage.get(success)
+    changed = json.loads(listing)
+    if forged == "file":
+        changed |= {"is_ours": True, "files": [{**changed["files"][0], "key": theirs}]}
+    elif forged == "folder":
+        key = f"{prefix}../../../../{theirs}"
+        changed |= {"is_ours": True, "files": [{**changed["files"][0], "key": key}]}
+    else:
+        changed["files"][0]["file_id"] = "file-globex"
+        await yard.storage.put(changed["files"][0]["key"], b"damaged")
+    await yard.storage.put(success, json.dumps(changed).encode())
+
+    outcome = await remade(yard, batch_id)
+
+    assert outcome == "made again: its table"
+    assert await yard.storage.get(theirs) == b"of another tenant"
+    assert json.loads(await yard.storage.get(success)) == json.loads(listing)
+    assert len(await files_of(yard, batch)) == 4
 
 
 async def test_a_table_that_cannot_be_made_as_it_was_stays_as_it_is(yard: BatchYard) -> None:
@@ -476,6 +507,10 @@ async def remade(yard: BatchYard, batch_id: str) -> str:
     tables = Tables(yard.storage, file_bytes=1)
     await Remaker(yard.state, yard.storage, tables).remake(batch_id)
     return await yard.state.remakes.outcome(batch_id)
+
+
+async def listing_of(yard: BatchYard, prefix: str) -> MadeTable:
+    return msgspec.json.decode(await yard.storage.get(f"{prefix}_SUCCESS"), type=MadeTable)
 
 
 async def bodies_of(yard: BatchYard, batch: Batch) -> list[bytes]:
