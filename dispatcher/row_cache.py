@@ -29,7 +29,7 @@ from shared.answered import place_of_body
 from shared.catalog import Catalog
 from shared.errors import BatchyardError, NotFoundError, TransientError
 from shared.input.cached_lines import cached_line
-from shared.input.request_lines import custom_id_of
+from shared.input.request_lines import BYTE_ORDER_MARK, custom_id_of
 from shared.input.rows import Row
 from shared.ledger.commits import Assembled
 from shared.state import BatchRecord, FileRecord, State
@@ -174,14 +174,14 @@ class RowCache:
         seconds = min(record.number("cache_seconds"), self._limits.seconds)
         until, written, entries = int(time.time()) + seconds, 0, dict[str, str]()
         lines = self._storage.stream(output.key, etag=output.etag)
-        requests, number, request = _lines(input_chunks(self._storage, record)), -1, b""
+        requests, number, request = _requests(input_chunks(self._storage, record)), -1, b""
         place = 0
         async for line in _lines(lines):
             row, start = ids.row_of_result(line), place
             place += len(line) + 1
             while number < row:
                 request = await anext(requests)
-                number += bool(request.strip())
+                number += 1
             body = place_of_body(line)
             if body is None or body[1] - body[0] > _MAX_ANSWER_BYTES:
                 continue
@@ -244,6 +244,15 @@ def _together(found: Sequence[_Found]) -> Iterator[list[_Found]]:
         group.append(one)
     if group:
         yield group
+
+
+async def _requests(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines of an input that are rows, as planning counts them."""
+    mark = BYTE_ORDER_MARK
+    async for line in _lines(chunks):
+        request, mark = line.removeprefix(mark), b""
+        if request.strip():
+            yield request
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -174,6 +174,16 @@ async def test_what_was_answered_is_not_asked_again(yard: BatchYard, state: Stat
     assert [record.number(name) for name in ("total", "completed", "failed")] == [4, 4, 0]
 
 
+async def test_a_line_with_a_byte_order_mark_alone_shifts_no_answer(yard: BatchYard) -> None:
+    first = await ran(yard, b"\xef\xbb\xbf\n" + asking("a", "b", "c"))
+    second = await ran(yard, asking("b", "c"))
+
+    assert first.asked == ["a", "b", "c"]
+    assert [json.dumps(one["response"]["body"]) for one in second.lines] == [
+        json.dumps(json.loads(good(f"answer to {text}")[1])) for text in ("b", "c")
+    ]
+
+
 async def test_answers_are_the_same_bytes(yard: BatchYard, state: State) -> None:
     odd = b'{"choices": [ 1.0e0 , "\\u2028\xc3\xbc"],"usage" : {"prompt_tokens":3} }'
     await ran(yard, asking("a"), result=lambda _: (200, odd))
