@@ -29,13 +29,14 @@ from shared.state import BatchRecord, FileRecord, State
 from shared.state.files import StoredBytesError
 from shared.storage import Storage, Stored
 from shared.submission.dataset_lines import Carry, DatasetLines, drop
+from shared.tenant_slots import TenantSlots
 
 log = structlog.get_logger()
 
 #: By each model's name, the endpoints that it serves.
 Models = Mapping[str, AbstractSet[str]]
-#: Renderers at a time: each may take a core.
-_AT_ONCE = 2
+#: Renderers at a time: each may take a core, for as long as its tenant's template likes.
+_AT_ONCE = 4
 
 
 class DatasetInputs:
@@ -61,7 +62,7 @@ class DatasetInputs:
         self._max_bytes = max_bytes
         self._file_seconds = file_seconds
         self._stored_bytes = stored_bytes
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = TenantSlots(_AT_ONCE)
 
     async def input_of(self, record: BatchRecord, models: Models) -> BatchRecord:
         """The batch's record, with the rendered file as its input.
@@ -72,7 +73,7 @@ class DatasetInputs:
         try:
             file = await self._state.files.get(record.tenant, record.fields["input_file_id"])
         except NotFoundError:
-            async with self._slots:
+            async with self._slots.taken(record.tenant):
                 await self._make(record, models)
             file = await self._state.files.get(record.tenant, record.fields["input_file_id"])
         place = {"bucket": file.bucket, "key": file.key, "etag": file.etag, "start": "0"}

@@ -278,6 +278,28 @@ async def test_a_template_that_takes_too_much_fails_its_batch_alone(
     assert json.loads(record.fields["errors"])[0]["code"] == code
 
 
+async def test_slow_datasets_of_one_tenant_hold_up_no_other(yard: BatchYard) -> None:
+    await put(yard, "slow.csv", b"text\n" + b"x\n" * 1000)
+    await put(yard, "t.csv", b"text\na\n")
+    counting = "{% for a in 'x' * 2000 %}{% for b in 'x' * 2000 %}{% endfor %}{% endfor %}"
+    slow = [
+        await submitted(yard, objects="slow.csv", template=ask(counting + "{{ text }}"))
+        for _ in range(4)
+    ]
+    quick = await submitted(yard, "globex", objects="t.csv")
+    running = [asyncio.create_task(yard.planner.plan(one)) for one in slow]
+    await asyncio.sleep(0)
+
+    try:
+        await asyncio.wait_for(yard.planner.plan(quick), 60)
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    assert (await yard.state.batches.get(quick)).status is Status.IN_PROGRESS
+
+
 async def test_all_bad_rows_are_told_and_no_file_is_made(yard: BatchYard) -> None:
     await put(yard, "t.jsonl", b'{"text":"a"}\n{}\n{"text":"c"}\n{}\n')
 
@@ -428,12 +450,13 @@ def wanted_of(yard: BatchYard, *, objects: str, **wanted: Any) -> Dataset:
     return Dataset.model_validate({"objects": url, "template": ASK, **wanted})
 
 
-async def submitted(yard: BatchYard, **wanted: Any) -> str:
-    """A batch that waits for its plan."""
+async def submitted(yard: BatchYard, tenant: str = "acme", **wanted: Any) -> str:
+    """A batch that waits for its plan. Its dataset is in a place of acme's."""
     message_id = secrets.token_hex(8)
     pinned = await datasets(yard).pinned("acme", wanted_of(yard, **wanted))
-    source = await datasets(yard).kept(ids.batch_id("acme", message_id), pinned)
-    manifest: Manifest = msgspec.structs.replace(a_manifest(message_id, **today()), **source)
+    source = await datasets(yard).kept(ids.batch_id(tenant, message_id), pinned)
+    made = a_manifest(message_id, tenant=tenant, **today())
+    manifest: Manifest = msgspec.structs.replace(made, **source)
     await accept(yard.state, yard.storage, manifest)
     return manifest.id
 
