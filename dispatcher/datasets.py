@@ -5,9 +5,9 @@ It is made once. Whoever repeats this finds the file, or makes the same bytes ag
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 
 import structlog
@@ -16,11 +16,17 @@ from dispatcher.input_chunks import InputRefusedError, UnansweredError
 from dispatcher.made_inputs import made_input
 from shared import crash
 from shared.dataset.dataset import Dataset, PinnedDataset
-from shared.errors import BrokenObjectError, NotFoundError, TransientError
+from shared.errors import (
+    BrokenObjectError,
+    InvalidTransitionError,
+    NotFoundError,
+    TransientError,
+)
 from shared.ledger.copies import reserve_copies
 from shared.ledger.datasets import read_dataset
 from shared.ledger.file_records import write_file
 from shared.ledger.tables import carried_key
+from shared.lifecycle import Event, Status
 from shared.openai.limits import amount_code, amount_text
 from shared.openai.shapes import BatchError
 from shared.retention import RESERVED_SECONDS
@@ -29,6 +35,7 @@ from shared.state import BatchRecord, FileRecord, State
 from shared.state.files import StoredBytesError
 from shared.storage import Storage, Stored
 from shared.submission.dataset_lines import Carry, DatasetLines, drop
+from shared.tasks import end
 from shared.tenant_slots import TenantSlots
 
 log = structlog.get_logger()
@@ -37,6 +44,8 @@ log = structlog.get_logger()
 Models = Mapping[str, AbstractSet[str]]
 #: Renderers at a time: each may take a core, for as long as its tenant's template likes.
 _AT_ONCE = 4
+#: How often it is looked whether a batch still wants its input, in seconds.
+_LOOK_SECONDS = 2.0
 
 
 class DatasetInputs:
@@ -68,7 +77,8 @@ class DatasetInputs:
         """The batch's record, with the rendered file as its input.
 
         `models` are those that the tenant may use.
-        Raises InputRefusedError, and TransientError or UnansweredError while it cannot be read.
+        Raises InputRefusedError, InvalidTransitionError for a batch that is cancelled meanwhile,
+        and TransientError or UnansweredError while it cannot be read.
         """
         try:
             file = await self._state.files.get(record.tenant, record.fields["input_file_id"])
@@ -93,8 +103,8 @@ class DatasetInputs:
             # Another planner has just made it.
             return
         try:
-            stored = await self._upload(record, pinned, key, models)
-        except InputRefusedError:
+            stored = await self._while_wanted(record.id, self._upload(record, pinned, key, models))
+        except (InputRefusedError, InvalidTransitionError):
             await self._state.files.unreserve(key, f"{key}.json")
             raise
         crash.point("datasets.rendered")
@@ -104,6 +114,22 @@ class DatasetInputs:
         await self._keep(file)
         crash.point("datasets.kept")
         log.info("dataset.rendered", batch_id=record.id, sources=len(pinned.sources))
+
+    async def _while_wanted(self, batch_id: str, work: Coroutine[None, None, Stored]) -> Stored:
+        """What the work gives, unless the batch is cancelled: its rows may take days.
+
+        Raises InvalidTransitionError then.
+        """
+        making = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([making], timeout=_LOOK_SECONDS))[0]:
+                with suppress(TransientError):
+                    status = (await self._state.batches.statuses([batch_id])).get(batch_id)
+                    if status is not Status.VALIDATING:
+                        raise InvalidTransitionError(batch_id, Event.INPUT_ACCEPTED, f"{status}")
+            return making.result()
+        finally:
+            await end(making)
 
     async def _upload(
         self, record: BatchRecord, pinned: PinnedDataset, key: str, models: Models

@@ -149,6 +149,10 @@ class Planner:
             problems, count = check.problems, check.problem_count
         except InputRefusedError as error:
             problems, count = error.problems, error.count
+        except InvalidTransitionError as error:
+            # It was cancelled while its input was made.
+            log.warning("plan.late", batch_id=batch_id, status=error.status)
+            return
         except UnansweredError:
             raise
         except TransientError:

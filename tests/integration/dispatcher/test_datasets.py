@@ -17,8 +17,9 @@ from dispatcher.datasets import DatasetInputs
 from shared import ids
 from shared.catalog import Catalog
 from shared.dataset.dataset import Dataset
-from shared.errors import InvalidInputError
+from shared.errors import InvalidInputError, NotFoundError
 from shared.input_places import InputPlaces
+from shared.ledger.commits import cancel
 from shared.ledger.manifests import Manifest
 from shared.lifecycle import Status
 from shared.state import BatchRecord
@@ -32,6 +33,9 @@ ASK = {
     "messages": [{"role": "user", "content": "Is this good? {{ text }}"}],
 }
 PLACE = "inbox/acme/"
+_LOOP = "{% for a in 'x' * 2000 %}{% for b in 'x' * 2000 %}{% endfor %}{% endfor %}"
+#: Takes a core for a tenth of a second and more for each row.
+SLOW = {"model": "m", "messages": [{"role": "user", "content": f"{_LOOP}{{{{ text }}}}"}]}
 
 
 async def test_each_row_of_a_parquet_file_becomes_a_request(yard: BatchYard) -> None:
@@ -281,11 +285,7 @@ async def test_a_template_that_takes_too_much_fails_its_batch_alone(
 async def test_slow_datasets_of_one_tenant_hold_up_no_other(yard: BatchYard) -> None:
     await put(yard, "slow.csv", b"text\n" + b"x\n" * 1000)
     await put(yard, "t.csv", b"text\na\n")
-    counting = "{% for a in 'x' * 2000 %}{% for b in 'x' * 2000 %}{% endfor %}{% endfor %}"
-    slow = [
-        await submitted(yard, objects="slow.csv", template=ask(counting + "{{ text }}"))
-        for _ in range(4)
-    ]
+    slow = [await submitted(yard, objects="slow.csv", template=SLOW) for _ in range(4)]
     quick = await submitted(yard, "globex", objects="t.csv")
     running = [asyncio.create_task(yard.planner.plan(one)) for one in slow]
     await asyncio.sleep(0)
@@ -298,6 +298,21 @@ async def test_slow_datasets_of_one_tenant_hold_up_no_other(yard: BatchYard) -> 
         await asyncio.gather(*running, return_exceptions=True)
 
     assert (await yard.state.batches.get(quick)).status is Status.IN_PROGRESS
+
+
+async def test_a_batch_that_is_cancelled_is_rendered_no_further(yard: BatchYard) -> None:
+    await put(yard, "slow.csv", b"text\n" + b"x\n" * 1000)
+    batch_id = await submitted(yard, objects="slow.csv", template=SLOW)
+    planning = asyncio.create_task(yard.planner.plan(batch_id))
+    await asyncio.sleep(0)
+
+    await cancel(yard.state, yard.storage, batch_id)
+
+    await asyncio.wait_for(planning, 60)
+    record = await yard.state.batches.get(batch_id)
+    assert record.status is Status.CANCELLING
+    with pytest.raises(NotFoundError):
+        await yard.state.files.get(record.tenant, record.fields["input_file_id"])
 
 
 async def test_all_bad_rows_are_told_and_no_file_is_made(yard: BatchYard) -> None:
