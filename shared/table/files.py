@@ -78,6 +78,21 @@ def arrow_type(shape: Shape) -> pa.DataType:
             return pa.string()
 
 
+def has_bare_object(found: pa.DataType) -> bool:
+    """Whether the type has an object without fields, which Parquet does not know."""
+    if pa.types.is_struct(found):
+        fields = [found.field(number).type for number in range(found.num_fields)]
+        return not fields or any(map(has_bare_object, fields))
+    return pa.types.is_list(found) and has_bare_object(found.value_type)
+
+
+def as_text(value: object) -> str | None:
+    """The value in a column of texts: JSON, unless it is one."""
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
 class _TableFile(Protocol):
     """A file that is written in one of the formats."""
 

@@ -17,7 +17,13 @@ import pyarrow as pa
 
 from shared.dataset.frames import Done, Kind, encoded
 from shared.dataset.pipes import Pipes, RemoteFile, begin
-from shared.table.files import GROUP_BYTES, arrow_type, write_files
+from shared.table.files import (
+    GROUP_BYTES,
+    arrow_type,
+    as_text,
+    has_bare_object,
+    write_files,
+)
 from shared.table.frames import RowsJob
 from shared.table.json_look import JsonLook
 
@@ -100,14 +106,7 @@ def _together(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def _storable(found: pa.DataType) -> pa.DataType:
     """The type as all formats can hold it: an object without fields is JSON, as is what is null."""
-    return _TEXT if pa.types.is_null(found) or _has_bare_object(found) else found
-
-
-def _has_bare_object(found: pa.DataType) -> bool:
-    if pa.types.is_struct(found):
-        fields = [found.field(number).type for number in range(found.num_fields)]
-        return not fields or any(map(_has_bare_object, fields))
-    return pa.types.is_list(found) and _has_bare_object(found.value_type)
+    return _TEXT if pa.types.is_null(found) or has_bare_object(found) else found
 
 
 def _vectors(lengths: set[int]) -> pa.DataType:
@@ -117,7 +116,7 @@ def _vectors(lengths: set[int]) -> pa.DataType:
 
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if pa.types.is_string(type_):
-        values = [_text(one) for one in values]
+        values = [as_text(one) for one in values]
     try:
         return pa.array(values, type_)
     except (pa.ArrowInvalid, OverflowError):
@@ -139,12 +138,6 @@ def _rounded(value: Any, type_: pa.DataType) -> Any:
         except OverflowError:
             return math.inf if value > 0 else -math.inf
     return value
-
-
-def _text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
 
 
 def main() -> None:

@@ -19,7 +19,13 @@ from shared.dataset.carrying import Carried, DamagedError
 from shared.dataset.frames import Done, Kind, Problem, encoded
 from shared.dataset.pipes import Pipes, RemoteFile, begin
 from shared.table.answer_shape import shape_of
-from shared.table.files import GROUP_BYTES, arrow_type, write_files
+from shared.table.files import (
+    GROUP_BYTES,
+    arrow_type,
+    as_text,
+    has_bare_object,
+    write_files,
+)
 from shared.table.frames import CARRIED, ERROR, OUTPUT, TableJob
 from shared.table.output import Column
 from shared.table.result_rows import ResultRow, dimensions_of, result_row
@@ -62,7 +68,10 @@ class Writing:
         columns = []
         for column, field in zip(self._job.table.columns, self.schema, strict=True):
             if carried is not None and column.carried is not None:
-                columns.append(carried.column(column.carried))
+                given = carried.column(column.carried)
+                if given.type != field.type:
+                    given = pa.array(map(as_text, given.to_pylist()), field.type)
+                columns.append(given)
             else:
                 columns.append(pa.array([_value(row, column) for row in rows], field.type))
         return pa.table(columns, schema=self.schema)
@@ -89,7 +98,10 @@ class Writing:
     def _type(self, column: Column) -> pa.DataType:
         if column.carried is not None and self._carried is not None:
             index = self._carried.schema.get_field_index(column.carried)
-            return self._carried.schema.field(index).type if index >= 0 else pa.null()
+            found = self._carried.schema.field(index).type if index >= 0 else pa.null()
+            # As JSON it can be stored in every format.
+            is_bare = self._job.table.format == "parquet" and has_bare_object(found)
+            return pa.string() if is_bare else found
         if column.source == "parsed" and self._shape is not None:
             return arrow_type(self._shape)
         if column.field is not None and self._shape is not None:

@@ -406,6 +406,19 @@ async def test_columns_of_several_types_are_told_before_anything_runs(yard: Batc
     )
 
 
+@pytest.mark.parametrize("format_", ["parquet", "csv", "jsonl"])
+async def test_objects_without_fields_go_along_in_every_format(
+    yard: BatchYard, format_: str
+) -> None:
+    await put(yard, "t.jsonl", b'{"text":"a","meta":{}}\n{"text":"b","meta":{}}\n')
+    batch_id = await planned(yard, {"format": format_}, objects="t.jsonl", carry=["meta"])
+
+    batch = await ended(yard, batch_id, lambda _: said("yes"))
+
+    assert table_of(batch).error is None
+    assert table_of(batch).rows == 2
+
+
 class _Dies(Tables):
     """A finaliser's, which is killed once the table is whole."""
 
