@@ -43,6 +43,8 @@ class Carrier:
         self._bytes = 0
         self._pieces: list[pa.RecordBatch] = []
         self._schema = pa.schema([])
+        #: Of columns with integers that are no fractions: one of them.
+        self._long: dict[str, pa.Array] = {}
 
     def look_at(self, batch: pa.RecordBatch, index: int) -> None:
         """The row that is read now is this one of a table's."""
@@ -116,7 +118,21 @@ class Carrier:
             yield from self._chunks(batch.slice(half))
             return
         self._schema = _unified(self._schema, batch.schema.remove_metadata())
+        for name in batch.schema.names:
+            self._require_exact(name, batch.column(name))
         yield _chunk([batch], batch.schema)
+
+    def _require_exact(self, name: str, column: pa.Array) -> None:
+        """Raise if the type for all rows so far does not have each value of the column.
+
+        Found only when the rows have run, it would cost the whole table.
+        """
+        if name not in self._long and not _fits(column, fractions := _in_fractions(column.type)):
+            rows = (column.slice(row, 1) for row in range(len(column)))
+            self._long[name] = next(row for row in rows if not _fits(row, fractions))
+        type_ = self._schema.field(name).type
+        if not (_fits(column, type_) and _fits(self._long.get(name, column), type_)):
+            raise _mixed(name)
 
 
 class Carried:
@@ -165,6 +181,29 @@ def _unified(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
         except pa.ArrowException:
             raise _mixed(name) from None
     return pa.unify_schemas([schema, other], promote_options="permissive")
+
+
+def _fits(column: pa.Array, type_: pa.DataType) -> bool:
+    """Whether the type has all values of the column."""
+    if column.type == type_:
+        return True
+    try:
+        column.cast(type_)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _in_fractions(type_: pa.DataType) -> pa.DataType:
+    """The type with fractions in place of integers."""
+    if pa.types.is_integer(type_):
+        return pa.float64()
+    if pa.types.is_struct(type_):
+        fields = [type_.field(number) for number in range(type_.num_fields)]
+        return pa.struct([field.with_type(_in_fractions(field.type)) for field in fields])
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_in_fractions(type_.value_type)))
+    return type_
 
 
 def _mixed(name: str) -> MixedTypesError:

@@ -406,6 +406,27 @@ async def test_columns_of_several_types_are_told_before_anything_runs(yard: Batc
     )
 
 
+async def test_long_integers_beside_fractions_are_told_before_anything_runs(
+    yard: BatchYard,
+) -> None:
+    await put(yard, "posts/1.parquet", parquet({"text": ["a"], "n": [2**60 + 1]}))
+    await put(yard, "posts/2.parquet", parquet({"text": ["b"], "n": [1.5]}))
+    batch_id = await planned(yard, {}, objects="posts/", carry=["n"])
+
+    record = await yard.state.batches.get(batch_id)
+    assert json.loads(record.fields["errors"])[0]["code"] == "mixed_types"
+
+
+async def test_integers_that_fractions_can_hold_go_along_as_such(yard: BatchYard) -> None:
+    await put(yard, "posts/1.parquet", parquet({"text": ["a"], "n": [2**53]}))
+    await put(yard, "posts/2.parquet", parquet({"text": ["b"], "n": [1.5]}))
+    batch_id = await planned(yard, {}, objects="posts/", carry=["n"])
+
+    batch = await ended(yard, batch_id, lambda _: said("yes"))
+
+    assert (await files_of(yard, batch))["n"].to_pylist() == [float(2**53), 1.5]
+
+
 @pytest.mark.parametrize("format_", ["parquet", "csv", "jsonl"])
 async def test_objects_without_fields_go_along_in_every_format(
     yard: BatchYard, format_: str
