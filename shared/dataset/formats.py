@@ -132,22 +132,23 @@ def _as_rows(batch: pa.RecordBatch, shown: Sequence[str], carrier: Carrier) -> I
 
 def _values(column: pa.Array) -> list[Any]:
     """Its values in Python. Python's times have microseconds, so the rest of nanoseconds goes."""
-    type_ = _in_microseconds(column.type)
+    type_ = in_microseconds(column.type)
     found = column if type_ == column.type else column.cast(type_, safe=False)
     values: list[Any] = found.to_pylist()
     return values
 
 
-def _in_microseconds(type_: pa.DataType) -> pa.DataType:
+def in_microseconds(type_: pa.DataType) -> pa.DataType:
+    """The type with times that Python has."""
     if pa.types.is_timestamp(type_) and type_.unit == "ns":
         return pa.timestamp("us", type_.tz)
     if pa.types.is_duration(type_) and type_.unit == "ns":
         return pa.duration("us")
     if pa.types.is_struct(type_):
         fields = [type_.field(number) for number in range(type_.num_fields)]
-        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in fields])
+        return pa.struct([field.with_type(in_microseconds(field.type)) for field in fields])
     if pa.types.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_in_microseconds(type_.value_type)))
+        return pa.list_(type_.value_field.with_type(in_microseconds(type_.value_type)))
     return type_
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shared.dataset.formats import in_microseconds
 from shared.dataset.frames import Kind, encoded, frame
 from shared.dataset.pipes import Pipes
 from shared.table.answer_shape import Shape
@@ -183,6 +184,8 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_temporal(column.type):
         # Python's own times have no nanoseconds.
         column = column.cast(pa.string())
+    elif (type_ := in_microseconds(column.type)) != column.type:
+        column = column.cast(type_, safe=False)
     found: list[Any] = column.to_pylist()
     return found
 

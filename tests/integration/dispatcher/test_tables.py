@@ -440,6 +440,20 @@ async def test_objects_without_fields_go_along_in_every_format(
     assert table_of(batch).rows == 2
 
 
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+async def test_times_within_lists_go_along_as_text(yard: BatchYard, format_: str) -> None:
+    times = pa.array([[1_700_000_000_123_456_789]], pa.list_(pa.timestamp("ns")))
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"text": ["a"], "times": times}), sink)
+    await put(yard, "t.parquet", sink.getvalue())
+    batch_id = await planned(yard, {"format": format_}, objects="t.parquet", carry=["times"])
+
+    batch = await ended(yard, batch_id, lambda _: said("yes"))
+
+    [body] = await bodies_of(yard, batch)
+    assert b"2023-11-14T22:13:20.123456" in body
+
+
 class _Dies(Tables):
     """A finaliser's, which is killed once the table is whole."""
 
