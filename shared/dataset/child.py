@@ -15,6 +15,7 @@ Reader = Callable[[int, int, int], Awaitable[bytes]]
 
 #: A child that says nothing for so long hangs.
 _SILENCE_SECONDS = 600.0
+_LEFT_BYTES = 64 * 1024
 #: Nothing of ours: the child runs or parses what is a tenant's. Arrow's own pools reserve too much
 #: memory.
 _ENVIRONMENT = {
@@ -63,9 +64,19 @@ async def said_by(
         yield died
         yield Done(0, 0, 1)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await _end(process)
+
+
+async def _end(process: Process) -> None:
+    """Kill the child, if it still lives, and wait for its end."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    assert process.stdout is not None  # noqa: S101  # it is a pipe
+    # Nobody reads a pipe of which much is unread already, and a process counts as gone only once
+    # its pipes have ended: to wait for it would take for ever.
+    while await process.stdout.read(_LEFT_BYTES):
+        pass
+    await process.wait()
 
 
 async def _send(process: Process, frame: bytes) -> None:
