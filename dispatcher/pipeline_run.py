@@ -91,11 +91,17 @@ class PipelineRun:
             except BrokenObjectError as error:
                 self._damage = self._damaged(error)
 
+    @property
+    def holds_much(self) -> bool:
+        """Whether it keeps a process for its input, or tables in memory."""
+        return self._input is not None or self._tables.are_held
+
     async def close(self) -> None:
-        """Stop reading the input."""
+        """Stop reading the input, and forget the tables. What comes next reads them again."""
+        self._tables.let_go()
         if self._input is not None:
-            await self._input.aclose()
-            self._input = None
+            reading, self._input = self._input, None
+            await reading.aclose()
 
     async def step(self, record: PipelineRecord) -> bool:
         """Do what there is to do, once. Returns whether there may be more at once."""

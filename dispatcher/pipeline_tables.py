@@ -41,6 +41,16 @@ class PipelineTables:
         self._read: dict[int, Mapping[str, bytes]] = {}
         self._vectors: dict[int, _Ranked] = {}
 
+    @property
+    def are_held(self) -> bool:
+        """Whether any is in memory."""
+        return bool(self._read or self._vectors)
+
+    def let_go(self) -> None:
+        """Forget what is in memory; it is read again when rows come."""
+        self._read.clear()
+        self._vectors.clear()
+
     async def joined(self, part: Joining, item: Item) -> Outcome:
         """The row with its columns of the table.
 

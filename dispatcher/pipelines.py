@@ -30,6 +30,9 @@ _LOOK_SECONDS = 0.5
 _SLOTS = 4
 #: Then others have their turn.
 _STEPS = 20
+#: Pipelines that keep a process for their input, or tables in memory, while they wait. One more
+#: begins its input anew when it goes on.
+_HELD = 8
 
 
 class PipelineKeeper:
@@ -43,13 +46,19 @@ class PipelineKeeper:
         additions: Additions,
         *,
         output_seconds: int,
+        held: int = _HELD,
     ) -> None:
+        """Of those that wait, `held` keep what they have read."""
         self._state = state
         self._storage = storage
         self._catalog = catalog
         self._additions = additions
         self._end = PipelineEnd(state, storage, output_seconds=output_seconds)
+        self._held = held
+        #: The one that did something last at the end.
         self._runs: dict[str, PipelineRun] = {}
+        #: Those at work.
+        self._at_work = set[str]()
         self._slots = TenantSlots(_SLOTS)
         self._duties = Duties()
 
@@ -72,16 +81,31 @@ class PipelineKeeper:
             await self._leave(pipeline_id)
 
     async def _advance(self, pipeline_id: str) -> None:
+        self._at_work.add(pipeline_id)
         try:
             run = await self._run(pipeline_id)
             for _ in range(_STEPS):
                 [record] = await self._state.pipelines.many([pipeline_id])
                 if record.has_ended or not await run.step(record):
                     return
+                if self._runs.pop(pipeline_id, None) is run:
+                    self._runs[pipeline_id] = run
         except BaseException:
             # What it remembers may not be what S3 has.
             await self._leave(pipeline_id)
             raise
+        finally:
+            self._at_work.discard(pipeline_id)
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Let those hold less that did nothing for longest, if too many hold much."""
+        waiting = [one for one in self._runs.items() if one[0] not in self._at_work]
+        holding = [one for one in waiting if one[1].holds_much]
+        for pipeline_id, run in holding[: max(0, len(holding) - self._held)]:
+            # It may have begun to work while another one was let go.
+            if pipeline_id not in self._at_work:
+                await run.close()
 
     async def _run(self, pipeline_id: str) -> PipelineRun:
         if (known := self._runs.get(pipeline_id)) is not None:

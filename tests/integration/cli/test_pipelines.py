@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -660,6 +661,32 @@ async def test_a_pipeline_whose_declaration_is_lost_fails(yards: Yards) -> None:
 
     ended = await record_of(yards, pipeline)
     assert (ended.fields["status"], ended.fields["error_code"]) == ("failed", "declaration_lost")
+
+
+async def test_pipelines_that_wait_for_room_hold_few_processes(yards: Yards) -> None:
+    await yards.state.tenants.put(TENANT, TenantSettings(enqueued_requests=4))
+    pipelines = [await yards.pipeline(f"wait{n}", rows=60_000) for n in range(6)]
+    keeper = PipelineKeeper(
+        yards.state, yards.storage, yards.catalog, yards.additions(), output_seconds=3600, held=2
+    )
+    keeping = asyncio.create_task(keeper.run())
+
+    async def have_read() -> bool:
+        found = [await record_of(yards, one) for one in pipelines]
+        return [one.fields.get("read") for one in found] == ["2000"] * len(pipelines)
+
+    try:
+        await eventually(have_read, 60)
+        await eventually(lambda: _renderers() <= 2, 60)
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    assert not _renderers()
+
+
+def _renderers() -> int:
+    children = psutil.Process().children()
+    return sum("shared.dataset.renderer" in one.cmdline() for one in children)
 
 
 async def test_nothing_is_left_of_a_pipeline_that_is_forgotten(yards: Yards) -> None:

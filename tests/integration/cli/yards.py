@@ -154,11 +154,12 @@ class Yards:
         *stages: dict[str, Any],
         tokenizers: Mapping[int, bytes] | None = None,
         output: dict[str, Any] | None = None,
+        rows: int = 9,
     ) -> Pipeline:
-        """A pipeline over a small table, as the gateway makes it."""
+        """A pipeline over a table of so many rows, as the gateway makes it."""
         pipeline_id = ids.pipeline_id(TENANT, name)
-        rows = b"".join(b'{"id": "r%d", "text": "t%d"}\n' % (n, n // 2) for n in range(9))
-        file = await self.upload(ids.pipeline_file_id(name, "input"), rows)
+        table = b"".join(b'{"id": "r%d", "text": "t%d"}\n' % (n, n // 2) for n in range(rows))
+        file = await self.upload(ids.pipeline_file_id(name, "input"), table)
         declared = {
             "input": {
                 "file_id": file.id,
