@@ -201,7 +201,8 @@ class EngineQueue:
 
     def _hurry(self, now: float) -> None:
         """Let batches go first whose windows close soon."""
-        if now - self._looked_at < _LOOK_SECONDS:
+        # A clock that was set back says nothing about the last look.
+        if 0 <= now - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = now
         waiting = {row.work.batch_id: row.work for row in self._waiting.values()}

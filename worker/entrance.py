@@ -71,11 +71,15 @@ class Entrance:
     def __init__(
         self,
         capacity: Capacity,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         goals: Goals | None = None,
         yielding: Yielding | None = None,
     ) -> None:
-        """With `goals`, batches give way to live calls as far as these need it."""
+        """With `goals`, batches give way to live calls as far as these need it.
+
+        A `clock` tells both times, which are otherwise those of the machine: Unix seconds, which
+        windows end by, and those of a clock that nobody sets, which says how long ago things were.
+        """
         self._control = None
         if goals is not None:
             self._control = LiveControl(
@@ -96,7 +100,8 @@ class Entrance:
         #: Of sequences that have no token yet: those of their prompts that have to be computed.
         self._prompts: dict[str, int] = {}
         self._seats = Seats(capacity)
-        self._clock = clock
+        self._clock = clock or time.time
+        self._steady = clock or time.monotonic
         #: Rows that wait for their turn, and sequences that wait for a seat.
         self._turns: dict[QueuedRow, asyncio.Future[None]] = {}
         self._places: dict[str, asyncio.Future[Group | None]] = {}
@@ -210,8 +215,8 @@ class Entrance:
             )
         )
         if row.is_live and self._control is not None:
-            self._heard[id_] = self._clock(), False
-            self._control.begin(id_, self._clock(), prompt_tokens + output_tokens)
+            self._heard[id_] = self._steady(), False
+            self._control.begin(id_, self._steady(), prompt_tokens + output_tokens)
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
         try:
@@ -239,7 +244,7 @@ class Entrance:
 
     def know_free(self, replicas: int) -> None:
         """Know how many other replicas live calls leave to batches: rows that wait may go there."""
-        self._giving_back.know_free(replicas, self._clock())
+        self._giving_back.know_free(replicas, self._steady())
 
     def close(self) -> int:
         """Let no row have a seat that has none, now and later; returns how many are withdrawn."""
@@ -334,7 +339,7 @@ class Entrance:
 
     def _learn_times(self, steps: Iterable[StepOutput]) -> None:
         assert self._control is not None  # noqa: S101  # only it has somebody heard
-        now = self._clock()
+        now = self._steady()
         for step in steps:
             if step.id not in self._heard or not step.tokens:
                 continue
@@ -349,12 +354,12 @@ class Entrance:
 
     def _forget(self, id_: str) -> None:
         if self._control is not None and self._heard.pop(id_, None) is not None:
-            self._control.end(id_, self._clock())
+            self._control.end(id_, self._steady())
 
     def _admit(self) -> None:
         self._is_due = False
         if self._control is not None:
-            self._yield(self._control, self._clock())
+            self._yield(self._control, self._steady())
         self._seat_next()
         for row in self._queue.admit(self._clock()):
             _let_go(self._turns.pop(row), None)
@@ -370,7 +375,7 @@ class Entrance:
 
     def _yield(self, control: LiveControl, now: float) -> None:
         """Let batches have as much as live calls leave them, or all before a window closes."""
-        gives_way = control.gives_way(self._queue.earliest_end, now)
+        gives_way = control.gives_way(self._queue.earliest_end, self._clock())
         if gives_way != self._gives_way:
             self._gives_way = gives_way
             log.info("engine.gives_way", who="batches" if gives_way else "live calls")

@@ -115,6 +115,19 @@ def test_a_batch_whose_window_closes_soon_goes_first() -> None:
     assert entered.work.batch_id == "late"
 
 
+def test_a_window_that_closes_soon_is_seen_by_a_clock_that_was_set_back() -> None:
+    engine = FullEngine()
+    engine.queue.add(work("late")._replace(expires_at=5000.0))
+    for number in range(20):
+        engine.queue.add(work("poor", tenant=f"poor-{number}"))
+    list(engine.queue.admit(8000.0))
+    engine.queue.add(work("later")._replace(expires_at=4460.0))
+
+    list(engine.queue.admit(4400.0))
+
+    assert engine.queue.earliest_end == 4460.0
+
+
 def test_a_tenant_is_charged_for_what_its_rows_took_and_not_for_what_was_predicted() -> None:
     engine = FullEngine()
     for row in engine.seated:

@@ -1,5 +1,7 @@
 import asyncio
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -175,6 +177,31 @@ async def test_fewer_rows_follow_while_live_calls_miss_their_goal() -> None:
 
     now += 10.0
     entrance.note(0.0, [StepOutput(core.ids[-1], 1, is_last=True)])
+    await settled()
+    assert entrance.seated == 8
+    for one in rows:
+        one.cancel()
+    await asyncio.wait(rows)
+
+
+async def test_a_clock_that_is_set_back_keeps_no_seats_from_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wall, steady = 1_000_000.0, 50.0
+    clocks = SimpleNamespace(time=lambda: wall, monotonic=lambda: steady)
+    monkeypatch.setattr("worker.entrance.time", clocks)
+    capacity = Capacity(seats=8, spare_seats=0, spare_kv=0, live_seats=1)
+    entrance = Entrance(capacity, goals=Goals(0.5, 0.05))
+    for number in range(8):
+        with entrance.entered_live("acme", ""):
+            await entrance.seat(f"live{number}", prompt_tokens=5, max_tokens=5)
+            entrance.note(0.0, [StepOutput(f"live{number}", 1, is_last=False)])
+            steady += 1.0
+            entrance.note(0.0, [StepOutput(f"live{number}", 1, is_last=True)])
+
+    wall, steady = wall - 3600.0, steady + 120.0
+    core = Core(entrance)
+    rows = [asyncio.create_task(core.run(f"row{number}")) for number in range(40)]
     await settled()
     assert entrance.seated == 8
     for one in rows:
