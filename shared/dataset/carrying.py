@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.ipc
 
+from shared.dataset.arrow_types import with_leaves
 from shared.errors import BatchyardError
 
 #: Rows and bytes of a chunk.
@@ -196,14 +197,7 @@ def _fits(column: pa.Array, type_: pa.DataType) -> bool:
 
 def _in_fractions(type_: pa.DataType) -> pa.DataType:
     """The type with fractions in place of integers."""
-    if pa.types.is_integer(type_):
-        return pa.float64()
-    if pa.types.is_struct(type_):
-        fields = [type_.field(number) for number in range(type_.num_fields)]
-        return pa.struct([field.with_type(_in_fractions(field.type)) for field in fields])
-    if pa.types.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_in_fractions(type_.value_type)))
-    return type_
+    return with_leaves(type_, lambda leaf: pa.float64() if pa.types.is_integer(leaf) else leaf)
 
 
 def _mixed(name: str) -> MixedTypesError:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from shared.dataset.arrow_types import with_leaves
 from shared.dataset.carrying import Carrier
 from shared.dataset.dataset import Source
 from shared.errors import BatchyardError
@@ -140,15 +141,14 @@ def _values(column: pa.Array) -> list[Any]:
 
 def in_microseconds(type_: pa.DataType) -> pa.DataType:
     """The type with times that Python has."""
+    return with_leaves(type_, _time_in_microseconds)
+
+
+def _time_in_microseconds(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(type_) and type_.unit == "ns":
         return pa.timestamp("us", type_.tz)
     if pa.types.is_duration(type_) and type_.unit == "ns":
         return pa.duration("us")
-    if pa.types.is_struct(type_):
-        fields = [type_.field(number) for number in range(type_.num_fields)]
-        return pa.struct([field.with_type(in_microseconds(field.type)) for field in fields])
-    if pa.types.is_list(type_):
-        return pa.list_(type_.value_field.with_type(in_microseconds(type_.value_type)))
     return type_
 
 
