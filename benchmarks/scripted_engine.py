@@ -141,7 +141,7 @@ class Steps:
             if row.has_left:
                 continue
             part = min(row.prompt_left, self.pace.step_tokens - tokens)
-            part = self.limit.take(row.id, part, may_split=True, is_small=rank < 0)
+            part = self.limit.take(row.id, part, may_split=True, goes_first=rank < 0)
             tokens += part
             row.prompt_left -= part
             if row.prompt_left:

@@ -49,7 +49,7 @@ class _Limited(_Base):
                 request.request_id,
                 num_new_tokens,
                 may_split=self._may_split(request),
-                is_small=request.priority < 0,
+                goes_first=request.priority < 0,
             )
         return super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
 

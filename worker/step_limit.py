@@ -120,16 +120,17 @@ class StepLimit:
         if self._pace is not None:
             self._left_of_vectors = self._pace.begin()
 
-    def take(self, id_: str, tokens: int, *, may_split: bool, is_small: bool = False) -> int:
+    def take(self, id_: str, tokens: int, *, may_split: bool, goes_first: bool = False) -> int:
         """How many of these tokens of the sequence's prompt the step gets.
 
         A prompt that may not be split is in the step as a whole, if it fits or is the first one.
-        Vectors of small batches are in the next step, which has so many fewer of others.
+        What `goes_first`, as rows of small batches do, waits for no others: its vectors are in the
+        next step, which has so many fewer of others.
         """
         if id_ not in self._live:
-            if id_ in self._held or (self._small_steps and not is_small):
+            if id_ in self._held or (self._small_steps and not goes_first):
                 return 0
-            left = self._left if is_small else min(self._left, self._left_of_vectors)
+            left = self._left if goes_first else min(self._left, self._left_of_vectors)
             if tokens > left and not (self._is_untouched and not may_split):
                 tokens = int(left) if may_split else 0
             self._left = max(0, self._left - tokens)

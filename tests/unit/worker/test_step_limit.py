@@ -74,7 +74,7 @@ class Vectors:
         """How many of these rows, and of a small batch's, are in the next step."""
         self.limit.begin()
         of_small = [
-            self.limit.take(f"small{number}", 50, may_split=False, is_small=True)
+            self.limit.take(f"small{number}", 50, may_split=False, goes_first=True)
             for number in range(small)
         ]
         others = [self.limit.take(f"row{number}", 50, may_split=False) for number in range(rows)]
@@ -206,7 +206,7 @@ def test_prompts_wait_some_steps_while_a_small_batch_has_its_answers_written() -
     limit = StepLimit()
     limit.add("small", None, is_small=True)
     limit.begin()
-    assert limit.take("small", 10, may_split=True, is_small=True) == 10
+    assert limit.take("small", 10, may_split=True, goes_first=True) == 10
     assert limit.take("other", 10, may_split=True) == 0
 
     # Then all have theirs, and wait again.
