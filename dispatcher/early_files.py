@@ -126,11 +126,13 @@ class EarlyFiles:
         return not is_full and (is_large or others < self._files_at_once // 2)
 
     def _is_worth(self, known: "_Beginning") -> bool:
-        is_worth = known.bytes >= self._worth_bytes or known.slices >= self._worth_slices
-        return is_worth and self._has_place(is_large=known.bytes >= self._large_bytes)
+        return known.bytes >= self._worth_bytes or known.slices >= self._worth_slices
 
     def _begin(self, known: "_Beginning") -> None:
+        """Begin its file, if there is a place for one of its size."""
         is_large = known.bytes >= self._large_bytes
+        if not self._has_place(is_large=is_large):
+            return
         file = _EarlyFile(
             self._state, self._storage, known.record, self._idle_seconds, is_large=is_large
         )
