@@ -21,11 +21,28 @@ def model_folder(model: Model) -> Path | None:
     folder = Path(model.source)
     if folder.is_dir():
         return folder
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
 
+    def is_at_hub() -> bool:
+        try:
+            url = hf_hub_url(model.source, _CONFIG, revision=model.revision)
+            get_hf_file_metadata(url, timeout=_SECONDS)
+        except Exception:  # noqa: BLE001  # the errors of its HTTP client have no class of its own
+            return False
+        return True
+
+    # A download would try for half a minute where there is no connection.
+    only_here = not is_at_hub()
+
     def downloaded(name: str) -> Path:
-        found = hf_hub_download(model.source, name, revision=model.revision, etag_timeout=_SECONDS)
+        found = hf_hub_download(
+            model.source,
+            name,
+            revision=model.revision,
+            etag_timeout=_SECONDS,
+            local_files_only=only_here,
+        )
         return Path(found)
 
     try:

@@ -157,9 +157,11 @@ def test_a_wrong_engine_argument_stops_the_start_with_its_line(
         text=True,
         timeout=120,
         check=False,
+        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9"},
     )
 
     assert ended.returncode == 2
+    assert "Retrying" not in ended.stderr
     assert "max_model_length" in ended.stderr
     assert "line 7" in ended.stderr or ":7" in ended.stderr
     assert "max_model_len" in ended.stderr
