@@ -8,6 +8,7 @@ from cli import servers
 from tests.servers import absent
 
 _ROOT = Path(__file__).parents[2]
+_LAST_LINES = 8
 
 
 def assert_survived(module: str, *arguments: str, folder: Path) -> None:
@@ -23,4 +24,6 @@ def assert_survived(module: str, *arguments: str, folder: Path) -> None:
         check=False,
     )
 
-    assert ended.returncode == 0, f"{ended.stdout[-6000:]}\n{ended.stderr[-6000:]}"
+    # What went wrong is said last, and of a failure only the first line is shown in the end.
+    last = " | ".join(ended.stdout.splitlines()[-_LAST_LINES:])
+    assert ended.returncode == 0, f"{last}\n{ended.stdout[-6000:]}\n{ended.stderr[-6000:]}"

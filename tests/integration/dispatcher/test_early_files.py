@@ -48,7 +48,8 @@ from worker.rows import assemble
 _MIB = 1024 * 1024
 #: Of an answer: a slice of three has less than S3 copies itself, and two of them make an upload.
 _SIZE = 3 * _MIB // 2
-_LARGE = 8 * _MIB
+#: What is there of a batch's output after three of its slices, and not after two.
+_WORTH = 12 * _MIB
 
 _EARLY = """
 import asyncio, sys
@@ -68,7 +69,8 @@ class Early:
     """A dispatcher that begins files, and its finaliser."""
 
     def __init__(self, state: State, storage: Storage, **limits: Any) -> None:
-        self.files = EarlyFiles(state, storage, **{"large_bytes": _LARGE, **limits})
+        worth = {"worth_bytes": _WORTH, "large_bytes": _WORTH}
+        self.files = EarlyFiles(state, storage, **(worth | limits))
         self.finaliser = Finaliser(
             state, storage, output_seconds=OUTPUT_SECONDS, early_files=self.files
         )
@@ -108,7 +110,7 @@ def _small_answer(row: int) -> Result:
 
 
 def _with_errors(row: int) -> Result:
-    return bad() if row % 3 == 0 else _answer(row)
+    return bad() if row % 3 == 0 else _answer(row, size=5 * _MIB // 2)
 
 
 def _large_parts(row: int) -> Result:
@@ -191,7 +193,7 @@ async def test_slices_that_lie_between_each_other_are_waited_for(
     body = b"".join(line(f"row-{row}", model=model) + b"\n" for row, model in enumerate(models))
     batch_id = await mixed.plan(body)
     claims = await mixed.claim(batch_id)
-    results = lambda row: bad() if row == 1 else _answer(row, size=4 * _MIB)  # noqa: E731  # two lines would say no more
+    results = lambda row: bad() if row == 1 else _answer(row, size=7 * _MIB)  # noqa: E731  # two lines would say no more
     # Rows 0, 1 and 4: those between them are missing.
     await _commit(mixed, claims[:1], results)
     await early.files.look()
@@ -339,7 +341,7 @@ async def test_a_dispatcher_that_dies_over_an_early_file_is_followed(
 
     killed = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", _EARLY, redis_url, namespace, str(_LARGE), *s3, yard.storage.bucket],
+        [sys.executable, "-c", _EARLY, redis_url, namespace, str(_WORTH), *s3, yard.storage.bucket],
         env={**os.environ, "BATCHYARD_CRASH_AT": point},
         cwd=Path(__file__).parents[3],
         check=False,
@@ -453,7 +455,7 @@ async def test_batches_that_are_not_large_take_half_of_the_places_at_most(
     yard: BatchYard, waits: list[str], s3: S3
 ) -> None:
     """Many of them would keep a larger one from its file for hours."""
-    early = Early(yard.state, yard.storage, files_at_once=2, worth_slices=2, large_bytes=_LARGE)
+    early = Early(yard.state, yard.storage, files_at_once=2, worth_slices=2, large_bytes=_WORTH)
     small_ids = [await yard.plan(lines(12)) for _ in range(2)]
     for batch_id in small_ids:
         small_claims = await yard.claim(batch_id)
