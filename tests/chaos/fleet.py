@@ -54,6 +54,8 @@ SETTINGS = {
     "BATCHYARD_WEBHOOK_HTTP": "true",
     "BATCHYARD_GRACE_SECONDS": "2",
     "BATCHYARD_HEARTBEAT_SECONDS": "2",
+    # Batches leave Redis during a run.
+    "BATCHYARD_ENDED_SECONDS": "60",
 }
 RAY_TOKEN = "token"
 _ROOT = Path(__file__).parents[2]

@@ -125,6 +125,7 @@ async def run(options: Options, report: Report) -> Outcome:
                 screen.cancel()
             counts = dict(fleet.counts + clients.counts + callers.counts)
         await _sweep(fleet)
+        await _bring_back(fleet)
         await collect(fleet)
     finally:
         fleet.stop()
@@ -345,6 +346,19 @@ async def _sweep(fleet: ChaosFleet) -> None:
     read_from(state, storage)
     try:
         await Reaper(state, storage).sweep_abandoned(older_than_seconds=0)
+    finally:
+        storage.close()
+        await state.close()
+
+
+async def _bring_back(fleet: ChaosFleet) -> None:
+    """Let Redis have the records of all batches again, also of those that have left it."""
+    async with Redis.from_url(fleet.redis.url, decode_responses=True) as redis:
+        batch_ids = await redis.zrange(f"{NAMESPACE}endings", 0, -1)
+    state, storage = State(fleet.redis.url), Storage(*fleet.s3)
+    read_from(state, storage)
+    try:
+        await state.away.bring_back(batch_ids)
     finally:
         storage.close()
         await state.close()
