@@ -28,7 +28,7 @@ def model_folder(model: Model) -> Path | None:
         try:
             url = hf_hub_url(model.source, _CONFIG, revision=model.revision)
             get_hf_file_metadata(url, timeout=_SECONDS)
-        except Exception:  # noqa: BLE001  # the errors of its HTTP client have no class of its own
+        except Exception:  # noqa: BLE001  # its client's errors are httpx's or httpx2's
             return False
         return True
 

@@ -23,6 +23,7 @@ _GRANTED = {
     ("worker/fronts.py", "_enter"): "a row's failure is its result",
     ("worker/grammar_trial.py", "_try"): "a foreign compiler's error is its verdict",
     ("worker/invalid_bodies.py", "create_or_tell"): "vLLM's route would repeat its text",
+    ("worker/model_folder.py", "is_at_hub"): "its client's errors are httpx's or httpx2's",
     ("worker/openai_layer.py", "_answer"): "the app finds the words for what is wrong",
     ("worker/openai_layer.py", "answer"): "a row's failure is its result",
 }
