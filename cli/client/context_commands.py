@@ -25,32 +25,23 @@ def add(
     ] = None,
 ) -> None:
     """Add or replace a context, and use it if it is the first; asks for the key."""
-    from cli.client.contexts import (
-        Target,
-        checked_url,
-        config_file,
-        read_contexts,
-        write_contexts,
-    )
+    from cli.client.contexts import Target, changed_contexts, checked_url, config_file
 
     target = Target(name, checked_url(url, "--url"), _key(key_env))
     file = config_file()
-    contexts = read_contexts(file)
-    contexts.targets[name] = target
-    contexts.current = contexts.current or name
-    write_contexts(file, contexts)
+    with changed_contexts(file) as contexts:
+        contexts.targets[name] = target
+        contexts.current = contexts.current or name
     note(f"Added {name} to {file}. The current context is {contexts.current}.")
 
 
 @app.command()
 def use(name: Name) -> None:
     """Make a context the current one."""
-    from cli.client.contexts import config_file, find, read_contexts, write_contexts
+    from cli.client.contexts import changed_contexts, config_file, find
 
-    file = config_file()
-    contexts = read_contexts(file)
-    contexts.current = find(contexts, name).name
-    write_contexts(file, contexts)
+    with changed_contexts(config_file()) as contexts:
+        contexts.current = find(contexts, name).name
     note(f"The current context is {name}.")
 
 
@@ -74,14 +65,12 @@ def list_contexts(*, as_json: AsJson = False) -> None:
 @app.command()
 def rm(name: Name) -> None:
     """Remove a context and its key from this machine; the key stays valid."""
-    from cli.client.contexts import config_file, find, read_contexts, write_contexts
+    from cli.client.contexts import changed_contexts, config_file, find
 
-    file = config_file()
-    contexts = read_contexts(file)
-    del contexts.targets[find(contexts, name).name]
-    if contexts.current == name:
-        contexts.current = None
-    write_contexts(file, contexts)
+    with changed_contexts(config_file()) as contexts:
+        del contexts.targets[find(contexts, name).name]
+        if contexts.current == name:
+            contexts.current = None
     note(f"Removed {name}." + ("" if contexts.current else " No context is the current one now."))
 
 

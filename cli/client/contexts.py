@@ -1,10 +1,12 @@
 """Which gateway a command speaks to: a named context of the config file, or the environment."""
 
+import fcntl
 import json
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,12 @@ def read_contexts(file: Path) -> Contexts:
     try:
         held = json.loads(text)
         targets = {
-            name: Target(name, one["url"], one["key"]) for name, one in held["contexts"].items()
+            name: Target(
+                name,
+                checked_url(one["url"], f"{file}: the URL of {name}"),
+                checked_key(one["key"], f"{file}: the key of {name}"),
+            )
+            for name, one in held["contexts"].items()
         }
         current = held["current"] if held["current"] in targets else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -73,7 +80,21 @@ def read_contexts(file: Path) -> Contexts:
     return Contexts(targets, current)
 
 
-def write_contexts(file: Path, contexts: Contexts) -> None:
+@contextmanager
+def changed_contexts(file: Path) -> Iterator[Contexts]:
+    """What the file holds, which is written at the end; others who change it wait meanwhile.
+
+    Raises InvalidInputError as `read_contexts` does.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with file.with_name(f".{file.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        contexts = read_contexts(file)
+        yield contexts
+        _write(file, contexts)
+
+
+def _write(file: Path, contexts: Contexts) -> None:
     """Replace the file at once by one that only its owner can read."""
     held: dict[str, Any] = {
         "current": contexts.current,
@@ -82,7 +103,6 @@ def write_contexts(file: Path, contexts: Contexts) -> None:
             for name, target in contexts.targets.items()
         },
     }
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Made with mode 0600.
     descriptor, scratch = tempfile.mkstemp(dir=file.parent, prefix=".contexts-")
     try:

@@ -1,4 +1,5 @@
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -6,11 +7,11 @@ import pytest
 from cli.client.contexts import (
     Contexts,
     Target,
+    changed_contexts,
     checked_url,
     choose,
     config_file,
     read_contexts,
-    write_contexts,
 )
 from shared.errors import InvalidInputError, NotFoundError
 
@@ -22,7 +23,8 @@ _PROD = Target("prod", "https://prod/v1", "sk-prod")
 def environment(tmp_path: Path) -> dict[str, str]:
     """With a file of two contexts."""
     file = tmp_path / "deep" / "contexts.json"
-    write_contexts(file, Contexts({"lab": _LAB, "prod": _PROD}, "prod"))
+    with changed_contexts(file) as contexts:
+        contexts.targets, contexts.current = {"lab": _LAB, "prod": _PROD}, "prod"
     return {"BATCHYARD_CONFIG": str(file)}
 
 
@@ -30,7 +32,40 @@ def test_only_the_owner_can_read_the_file(environment: dict[str, str]) -> None:
     file = config_file(environment)
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [path.name for path in file.parent.iterdir()] == ["contexts.json"]
+    assert {path.name for path in file.parent.iterdir()} == {file.name, f".{file.name}.lock"}
+
+
+def test_contexts_that_are_added_at_once_are_all_kept(environment: dict[str, str]) -> None:
+    file = config_file(environment)
+
+    def add(number: int) -> None:
+        with changed_contexts(file) as contexts:
+            contexts.targets[f"n{number}"] = Target(f"n{number}", "http://n/v1", "sk-n")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(40)))
+
+    assert len(read_contexts(file).targets) == 42
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("sk-lab", "sk lab", "the key of lab"),
+        ("sk-prod", "sk\\nprod", "the key of prod"),
+        ("http://lab/v1", "lab/v1", "the URL of lab"),
+    ],
+)
+def test_what_was_written_by_hand_is_named_if_no_call_can_be_made_with_it(
+    environment: dict[str, str], old: str, new: str, said: str
+) -> None:
+    file = config_file(environment)
+    file.write_text(file.read_text().replace(old, new))
+
+    with pytest.raises(InvalidInputError, match=said) as refused:
+        read_contexts(file)
+
+    assert "sk" not in str(refused.value)
 
 
 def test_a_file_that_others_may_read_is_refused(environment: dict[str, str]) -> None:
