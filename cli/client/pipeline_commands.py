@@ -78,6 +78,10 @@ def fetch(
     context: Context = None,
 ) -> None:
     """Print the rows of a pipeline that has ended; each is a line of JSON."""
+    from shared.errors import InvalidInputError
+
+    if failed and table:
+        raise InvalidInputError("--table and --failed: rows that failed are in no table. Use one.")
     with connected(context, waits=True) as gateway:
         pipeline: Record = gateway.get(f"pipelines/{pipeline_id}")
         if wait:

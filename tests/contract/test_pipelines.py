@@ -139,6 +139,7 @@ def test_the_commands_take_rows_tables_and_failures(acme: Caller, tmp_path: Path
     refused = [
         command("pipeline", "run", "rows.yaml", "posts.jsonl", "--table"),
         command("pipeline", "run", "table.yaml", "nowhere.jsonl"),
+        command("pipeline", "fetch", pipeline["id"], "--failed", "--table"),
     ]
 
     # Rows have failed, so a script hears of it as it does of a batch.
@@ -151,9 +152,10 @@ def test_the_commands_take_rows_tables_and_failures(acme: Caller, tmp_path: Path
     assert [one["custom_id"] for one in table] == [one["custom_id"] for one in rows] == ["a", "c"]
     assert [one["custom_id"] for one in failed.records()] == ["b", "d", "e"]
     assert (tmp_path / f"{pipeline['id']}.failed.jsonl").read_text() == failed.out
-    assert [one.code for one in refused] == [2, 2]
+    assert [one.code for one in refused] == [2, 2, 2]
     assert "no 'output'" in refused[0].err
     assert "nowhere.jsonl" in refused[1].err
+    assert "Use one." in refused[2].err
     assert len(acme.http.get("/v1/pipelines").json()["data"]) == 1
 
 
