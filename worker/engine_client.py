@@ -145,7 +145,8 @@ class EngineClient:
         try:
             answers = self._connect().broadcast(method, what)
             await answers.results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
-        except (RayServeException, RayError, TimeoutError) as error:
+        # A KeyError: the engine was removed since.
+        except (RayServeException, RayError, TimeoutError, KeyError) as error:
             log.warning("engine.not_told", method=method, what=what, reason=type(error).__name__)
 
     def _connect(self) -> Any:
