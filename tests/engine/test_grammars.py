@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,11 @@ _LIMITS = RowLimits(grammar_seconds=2, grammar_bytes=512 * 1024 * 1024)
 
 def _trial_processes() -> list[psutil.Process]:
     """Those that this process has started; other tests have left other children."""
-    children = psutil.Process().children()
-    return [child for child in children if "worker.grammar_trial" in child.cmdline()]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.ZombieProcess):
+            found += [child] if "worker.grammar_trial" in child.cmdline() else []
+    return found
 
 
 def _explosion(number: int) -> Grammar:
