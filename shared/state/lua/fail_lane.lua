@@ -1,10 +1,10 @@
--- needs: slice, waiting, progress, transition
+-- needs: slice, served, waiting, progress, transition
 -- Ends a batch's work on a lane whose engine cannot start. A batch with no other lane fails. Otherwise
 -- the slices of this lane are given up, and the finaliser writes an error for each of their rows.
 -- ARGV: lane, batch id, reason, field and value pairs for a batch that fails
 -- Returns what `transition` does; also 'repeat' if the lane was given up already.
 local lane, id, key = ARGV[1], ARGV[2], batch_key(ARGV[2])
-local batch = redis.call('HMGET', key, 'status', 'lane', 'plan', 'lane_failed:' .. lane)
+local batch = redis.call('HMGET', key, 'status', 'lane', 'plan', 'lane_failed:' .. lane, 'tenant')
 if not batch[1] then return 'missing' end
 if batch[2] == lane or batch[1] ~= 'in_progress' then
   local fields = {}
@@ -22,7 +22,9 @@ local function leave_lane()
       local owner, index = split_member(member)
       if owner == id then
         redis.call('ZREM', lane_key(lane, list), member)
-        leave_inflight(id, index)
+        if leave_inflight(id, index) then
+          charge_claim(lane, batch[5], -predicted_tokens(id, batch[3], index))
+        end
       end
     end
   end

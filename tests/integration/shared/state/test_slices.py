@@ -964,6 +964,19 @@ async def test_a_broken_part_of_a_lane_that_was_given_up_is_given_up_too(state: 
     assert (record.number("given_up"), record.number("completed")) == (ROWS_A_SLICE, 0)
 
 
+async def test_claims_on_a_lane_that_was_given_up_are_charged_to_nobody(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    batch_id = await in_progress(state, lane="m@gpu n@gpu")
+    await feed(state, batch_id, lane="m@gpu")
+    assert await claim(state, lane="m@gpu")
+
+    await state.fail_lane("m@gpu", batch_id, "no", {})
+
+    assert (await state.lanes.served("m@gpu"))["acme"] == 0
+    assert await redis.hgetall(f"{namespace}lane:m@gpu:claimed") == {}
+
+
 async def test_a_tenants_queue_counts_a_batch_that_runs_again(
     state: State, redis: Redis, namespace: str
 ) -> None:
