@@ -14,5 +14,7 @@ if is_changed then
   redis.call('HSET', key, 'updated_at', now)
   -- What the old receiver asked for does not bind the new one.
   redis.call('HDEL', key, 'slow', 'paused_until_ms')
+  redis.call('ZADD', ns .. 'webhooks-due', 'XX', 'LT', int(now_ms), ARGV[2])
+  ring('webhooks')
 end
 return 1
