@@ -42,6 +42,8 @@ _PART = 0.04
 #: Ray is told of as many processors: whether the machine has them is the operator's question.
 _CPUS = 1024
 _CLIENT_ERROR = 400
+#: They are asked again and again.
+_MOST_LINES = 10_000
 
 
 class Rate(NamedTuple):
@@ -125,12 +127,16 @@ def tune(path: Path, name: str, rows: Path, *, minutes: float, pool: str | None)
 
 
 def lines_for(model: Model, path: Path) -> list[bytes]:
-    """The lines of an input file that are for this model. Raises SetupError if there are none."""
+    """The lines of an input file that are for this model: the first ones, if they are many.
+
+    Raises SetupError if there are none.
+    """
     try:
-        lines = path.read_bytes().splitlines()
+        with path.open("rb") as file:
+            own = (line.rstrip(b"\r\n") for line in file if _model_of(line) in model.served_names)
+            found = list(itertools.islice(own, _MOST_LINES))
     except OSError as error:
         raise SetupError(f"{path}: cannot be read: {error.strerror}") from error
-    found = [line for line in lines if _model_of(line) in model.served_names]
     if not found:
         raise SetupError(f"{path}: no line is a request for the model `{model.name}`")
     return found

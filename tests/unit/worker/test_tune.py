@@ -1,7 +1,12 @@
+import json
+from pathlib import Path
+
 import pytest
 
+from shared.catalog import Catalog
 from shared.errors import SetupError
-from worker.tune import Count, Rate
+from worker import tune
+from worker.tune import Count, Rate, lines_for
 
 
 def test_rows_that_failed_are_not_answered() -> None:
@@ -22,3 +27,20 @@ def test_an_engine_that_only_refuses_has_no_rate() -> None:
 
 def test_an_engine_that_was_too_slow_for_any_row_has_none() -> None:
     assert Count().rate(4) == Rate(0, failed=0)
+
+
+def test_the_first_rows_of_the_model_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "_MOST_LINES", 2)
+    entry = {"source": "somewhere", "pools": ["cpu"]}
+    catalog = Catalog.model_validate(
+        {"pools": {"cpu": {"resources": {"CPU": 1}}}, "models": {"m": entry}}
+    )
+    lines = [json.dumps({"body": {"model": model}}) for model in ("m", "other", "m", "m")]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\r\n".join(["no request", *lines]), newline="")
+
+    found = lines_for(catalog.models["m"], path)
+
+    assert found == [lines[0].encode()] * 2
