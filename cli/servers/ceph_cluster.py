@@ -144,7 +144,8 @@ class CephCluster:
         except subprocess.TimeoutExpired as error:
             raise SetupError(f"{program} {arguments[0]} did not end within 120 s.") from error
         if result.returncode:
-            raise SetupError(f"{program} {arguments[0]} failed:\n{result.stderr[-2000:]}")
+            code, said = result.returncode, result.stderr[-2000:]
+            raise SetupError(f"{program} {arguments[0]} ended with {code}:\n{said}")
         return result.stdout
 
     def _create(self, monitor: Child) -> None:

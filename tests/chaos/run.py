@@ -178,14 +178,16 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
         left = {name for name in everywhere if deaths[name] < times}
         if not left:
             break
-        is_last = left <= _IDLE and clients.may_begin.is_set()
-        if is_last:
+        if left <= _IDLE and clients.may_begin.is_set():
             clients.may_begin.clear()
             outsider.hold()
             callers.hold()
         fleet.crash_lane_jobs_at(arming(LANE_JOB))
-        if arming(LANE_JOB) and (is_last or (is_stuck and left - _IDLE)):
-            # Of two that began right after each other, the second one is not armed.
+        # Of two lane jobs that began right after each other, the second one is not armed.
+        if is_stuck and left <= _IDLE:
+            # A few batches let others begin, if all that ran have closed.
+            clients.may_begin.set()
+        elif is_stuck and arming(LANE_JOB):
             await fleet.do(Fault(0, "kill", LANE_JOB))
         await asyncio.sleep(_POLL_SECONDS)
         if (now := Counter(fleet.crashes())) != deaths:

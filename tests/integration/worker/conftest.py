@@ -77,6 +77,8 @@ class MortalEngine:
             finally:
                 with suppress(ProcessLookupError):
                     process.kill()
+                # Nobody would take note of its end once the loop is closed.
+                await process.wait()
             self.deaths.append(time.time())
             if len(self.deaths) == self.hold_at:
                 self.may_start.clear()
