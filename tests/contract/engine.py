@@ -146,9 +146,11 @@ class ScriptedEngine:
 
     async def _was_released(self, state: State, batch_id: str) -> bool:
         while batch_id not in self._released:
-            statuses = await state.batches.statuses([batch_id])
-            if statuses.get(batch_id) is not Status.IN_PROGRESS:
-                return False
+            # It is asked often, and Redis may be slow once; without this, the slice would be lost.
+            with suppress(TransientError):
+                statuses = await state.batches.statuses([batch_id])
+                if statuses.get(batch_id) is not Status.IN_PROGRESS:
+                    return False
             await asyncio.sleep(_PAUSE_SECONDS)
         return True
 
