@@ -84,14 +84,17 @@ def read_contexts(file: Path) -> Contexts:
 def changed_contexts(file: Path) -> Iterator[Contexts]:
     """What the file holds, which is written at the end; others who change it wait meanwhile.
 
-    Raises InvalidInputError as `read_contexts` does.
+    Raises InvalidInputError as `read_contexts` does, and if nothing can be written there.
     """
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with file.with_name(f".{file.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        contexts = read_contexts(file)
-        yield contexts
-        _write(file, contexts)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with file.with_name(f".{file.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            contexts = read_contexts(file)
+            yield contexts
+            _write(file, contexts)
+    except OSError as error:
+        raise InvalidInputError(f"{file} cannot be written: {error.strerror}.") from error
 
 
 def _write(file: Path, contexts: Contexts) -> None:

@@ -48,6 +48,14 @@ def test_contexts_that_are_added_at_once_are_all_kept(environment: dict[str, str
     assert len(read_contexts(file).targets) == 42
 
 
+@pytest.mark.parametrize("place", ["/dev/null/contexts.json", "/proc/contexts.json"])
+def test_a_place_where_nothing_can_be_written_is_named(place: str) -> None:
+    refused = pytest.raises(InvalidInputError, match=f"{place} cannot be written: ")
+
+    with refused, changed_contexts(Path(place)):
+        pass
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
