@@ -16,7 +16,7 @@ class EditedError(Exception):
 
 
 def rewrite(path: Path, known: str, text: str) -> None:
-    """Let the file, which said `known`, say `text`; its owner, mode, links and line ends stay.
+    """Let the file, which said `known`, say `text`; its owner, mode and links stay.
 
     It has either text at any time, unless it can only be written in place. Raises EditedError, or
     OSError; the file then stays as it is.
@@ -26,10 +26,9 @@ def rewrite(path: Path, known: str, text: str) -> None:
     with target.open("r+", encoding="utf-8") as file:
         if file.read() != known:
             raise EditedError
-        ends = file.newlines if isinstance(file.newlines, str) else "\n"
-        encoded = text.replace("\n", ends).encode()
-        if _has_replaced(target, encoded):
+        if _has_replaced(target, text):
             return
+        encoded = text.encode()
         # On a full disk, this fails before anything is lost.
         os.posix_fallocate(file.fileno(), 0, len(encoded))
         os.pwrite(file.fileno(), encoded, 0)
@@ -37,16 +36,18 @@ def rewrite(path: Path, known: str, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def _has_replaced(target: Path, encoded: bytes) -> bool:
+def _has_replaced(target: Path, text: str) -> bool:
     """Put a new file in its place, where that changes nothing but its text."""
     was = target.stat()
     if was.st_nlink > 1:
         return False
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tuned-", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=target.parent, prefix=".tuned-", encoding="utf-8", delete=False
+        ) as file:
             new = Path(file.name)
             try:
-                file.write(encoded)
+                file.write(text)
                 file.flush()
                 os.fchown(file.fileno(), was.st_uid, was.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(was.st_mode))

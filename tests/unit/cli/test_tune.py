@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli.tune import write_best
-from shared.catalog_file import catalog_text, load_catalog
+from shared.catalog_file import load_catalog
 from shared.errors import SetupError
 
 CATALOG = """\
@@ -83,16 +83,6 @@ def test_all_names_of_a_file_say_the_same(catalog: Path, tmp_path: Path) -> None
 
     assert other.samefile(catalog)
     assert load_catalog(other).models["chat"].engine == {"max_num_seqs": 4}
-
-
-def test_the_ends_of_lines_stay(catalog: Path) -> None:
-    catalog.write_text(CATALOG, newline="\r\n")
-
-    write_best(catalog, "chat", BEST, known=catalog_text(catalog))
-
-    assert load_catalog(catalog).models["chat"].engine == {"max_num_seqs": 64}
-    text = catalog.read_bytes()
-    assert text.count(b"\r\n") == text.count(b"\n") == CATALOG.count("\n") + 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
