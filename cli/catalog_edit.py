@@ -31,8 +31,9 @@ def with_values(text: str, model: str, values: Mapping[tuple[str, ...], int], no
     if not isinstance(entry, yaml.MappingNode):
         raise NoPlaceError(f"there is no entry `{model}` under `models`")
     edits = [*_edits(text, entry, values), _noted(text, root, model, note)]
+    end = "\r\n" if "\r\n" in text else "\n"
     for edit in sorted(edits, reverse=True):
-        text = text[: edit.begin] + edit.text + text[edit.end :]
+        text = text[: edit.begin] + edit.text.replace("\n", end) + text[edit.end :]
     return text
 
 

@@ -23,12 +23,12 @@ def rewrite(path: Path, known: str, text: str) -> None:
     """
     # A link goes on showing where it does.
     target = path.resolve()
-    with target.open("r+", encoding="utf-8") as file:
-        if file.read() != known:
+    encoded = text.encode()
+    with target.open("r+b") as file:
+        if file.read() != known.encode():
             raise EditedError
-        if _has_replaced(target, text):
+        if _has_replaced(target, encoded):
             return
-        encoded = text.encode()
         # On a full disk, this fails before anything is lost.
         os.posix_fallocate(file.fileno(), 0, len(encoded))
         os.pwrite(file.fileno(), encoded, 0)
@@ -36,18 +36,16 @@ def rewrite(path: Path, known: str, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def _has_replaced(target: Path, text: str) -> bool:
+def _has_replaced(target: Path, encoded: bytes) -> bool:
     """Put a new file in its place, where that changes nothing but its text."""
     was = target.stat()
     if was.st_nlink > 1:
         return False
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=target.parent, prefix=".tuned-", encoding="utf-8", delete=False
-        ) as file:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tuned-", delete=False) as file:
             new = Path(file.name)
             try:
-                file.write(text)
+                file.write(encoded)
                 file.flush()
                 os.fchown(file.fileno(), was.st_uid, was.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(was.st_mode))

@@ -55,9 +55,9 @@ def load_catalog(path: Path) -> Catalog:
 
 
 def catalog_text(path: Path) -> str:
-    """What the file says. Raises CatalogError if it cannot be read."""
+    """What the file says, its ends of lines as they are. Raises CatalogError if it is not read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except OSError as error:
         raise CatalogError(f"{path}: cannot be read: {error.strerror}") from error
 

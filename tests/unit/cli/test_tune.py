@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli.tune import write_best
-from shared.catalog_file import load_catalog
+from shared.catalog_file import catalog_text, load_catalog
 from shared.errors import SetupError
 
 CATALOG = """\
@@ -46,6 +46,19 @@ def test_only_what_is_better_otherwise_is_written_with_the_figures(catalog: Path
     assert ", 85.2 rows/s, 71.0 before (best of 7)\n  chat:\n" in text
     assert catalog.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in catalog.parent.iterdir()] == ["catalog.yaml"]
+
+
+def test_lines_end_as_they_did(catalog: Path) -> None:
+    # As an editor of another system writes them.
+    catalog.write_bytes(CATALOG.replace("\n", "\r\n").encode())
+
+    for seats in (64, 128):
+        write_best(catalog, "chat", {**BEST, "seats": seats}, known=catalog_text(catalog))
+
+    lines = catalog.read_bytes().splitlines(keepends=True)
+    assert len(lines) == len(CATALOG.splitlines()) + 1
+    assert all(line.endswith(b"\r\n") for line in lines)
+    assert load_catalog(catalog).models["chat"].engine == {"max_num_seqs": 128}
 
 
 @pytest.mark.parametrize("name", ["plain", "alike"])
