@@ -60,6 +60,9 @@ def catalog_text(path: Path) -> str:
         return path.read_bytes().decode()
     except OSError as error:
         raise CatalogError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise CatalogError(f"{path}:{line}: not UTF-8: save the file in that encoding") from error
 
 
 def catalog_of(path: Path, text: str) -> Catalog:
@@ -80,7 +83,7 @@ def catalog_of(path: Path, text: str) -> Catalog:
 
 def catalog_lines(path: Path) -> "Marks":
     """The line of each field, for callers that find problems of their own."""
-    return _parse(path, path.read_text(encoding="utf-8"))[1]
+    return _parse(path, catalog_text(path))[1]
 
 
 def tasks_in(folder: Path, engine: object) -> tuple[Task, ...] | None:

@@ -341,6 +341,18 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         load_catalog(tmp_path / "absent.yaml")
 
 
+@pytest.mark.parametrize(
+    ("encoded", "line"),
+    [(f"{GOOD}# Größe".encode("latin-1"), 17), (GOOD.encode("utf-16"), 1)],
+)
+def test_a_file_that_is_no_utf_8_is_reported(tmp_path: Path, encoded: bytes, line: int) -> None:
+    path = tmp_path / "catalog.yaml"
+    path.write_bytes(encoded)
+
+    with pytest.raises(CatalogError, match=rf"catalog\.yaml:{line}: not UTF-8"):
+        load_catalog(path)
+
+
 def test_models_whose_engines_run_code_of_their_weights_are_named(tmp_path: Path) -> None:
     text = GOOD.replace("{runner: pooling}", "{runner: pooling, trust_remote_code: true}")
 
