@@ -144,13 +144,26 @@ class _Problem(NamedTuple):
     reason: str
 
 
+class _Loader(yaml.SafeLoader):
+    """Says of a value that looks like a number or a date, and is none, where it is."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  # PyYAML's signature
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            problem = f"{error}; put it in quotes if it is a text"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+
 def _parse(path: Path, text: str) -> tuple[Any, Marks]:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is None:
             return None, Marks({})
         fields = list(_walk(root, ()))
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
+    except RecursionError as error:
+        raise CatalogError(f"{path}:1: too deep, or an anchor that holds itself") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1

@@ -307,6 +307,9 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
         ("org/mini:", "org/mini:\n    name: other", 14, "leave it out: the key is the name"),
         ("models:\n", "modells: {}\nmodels:\n", 6, "modells: there is no such field"),
         ("[cpu, h100]", "[cpu, h100", 10, "not YAML"),
+        ("source: ./weights/tiny", "revision: 2024-13-45", 8, "put it in quotes if it is a text"),
+        ("len: 1024", f"len: {'9' * 5000}", 11, "not YAML: Exceeds the limit"),
+        ("{max_model_len: 1024}", "&a {hf_overrides: *a}", 1, "an anchor that holds itself"),
     ],
 )
 def test_a_mistake_is_reported_with_its_line_and_field(
