@@ -95,7 +95,8 @@ class Lane:
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Without infinity and such: an entry travels as JSON, which has neither.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Pool(_Strict):

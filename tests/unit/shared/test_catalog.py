@@ -308,6 +308,8 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
         ("models:\n", "modells: {}\nmodels:\n", 6, "modells: there is no such field"),
         ("[cpu, h100]", "[cpu, h100", 10, "not YAML"),
         ("source: ./weights/tiny", "revision: 2024-13-45", 8, "put it in quotes if it is a text"),
+        ("CPU: 1}}", "CPU: .inf}}", 2, "Input should be a finite number"),
+        ("lora:", "idle_seconds: .inf\n    lora:", 10, "idle_seconds: Input should be a finite"),
         ("len: 1024", f"len: {'9' * 5000}", 11, "not YAML: Exceeds the limit"),
         ("{max_model_len: 1024}", "&a {hf_overrides: *a}", 1, "an anchor that holds itself"),
     ],
