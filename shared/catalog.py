@@ -126,6 +126,11 @@ def _number_as_text(value: object) -> object:
     return str(value) if is_number else value
 
 
+def without_nulls(arguments: dict[str, Any]) -> dict[str, Any]:
+    """An argument that is null is left to whoever chooses it where nobody says it."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
 class LiveCalls(_Strict):
     """How a model takes live calls, besides rows of batches."""
 
@@ -210,7 +215,7 @@ class Model(_Strict):
     live: LiveCalls | None = None
     moderation: Moderation | None = None
     start: Starting | None = None
-    engine: dict[str, Any] = {}
+    engine: Annotated[dict[str, Any], AfterValidator(without_nulls)] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
     @property

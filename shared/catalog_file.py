@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from shared.adapters import adapter_named
 from shared.architectures import tasks_of
 from shared.card_share import share_problems
-from shared.catalog import Catalog, Model, slug
+from shared.catalog import Catalog, Model, slug, without_nulls
 from shared.errors import SetupError
 from shared.openai.endpoints import Task
 from shared.openai.image_rules import ImageRule, image_rule_of
@@ -94,7 +94,7 @@ def tasks_in(folder: Path, engine: object) -> tuple[Task, ...] | None:
     config = _json_in(folder / "config.json")
     if config is None:
         return None
-    arguments = engine if isinstance(engine, dict) else {}
+    arguments = without_nulls(engine) if isinstance(engine, dict) else {}
     is_sentence_transformer = (folder / "modules.json").is_file()
     return tasks_of(config, arguments, is_sentence_transformer=is_sentence_transformer)
 

@@ -201,8 +201,6 @@ def _misfits(
 
 
 def _misfit(value: Any, kind: Any) -> str | None:
-    if value is None:
-        return None  # the same as leaving it out
     # vLLM does not convert values, except mappings to its own configuration classes.
     strict = not isinstance(value, dict | list)
     try:

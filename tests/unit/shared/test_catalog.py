@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shared.catalog import Catalog, Lane, Model
+from shared.catalog import DEFAULT_SEATS, Catalog, Lane, Model
 from shared.catalog_file import CatalogError, load_catalog
 from shared.errors import NotFoundError
 from shared.openai.endpoints import GENERATING, Task, endpoints_of
@@ -155,6 +155,16 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 def test_numbers_in_env_become_text(tmp_path: Path) -> None:
     assert load(tmp_path).model("tiny-chat").env == {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def test_an_engine_argument_that_is_null_is_left_out(tmp_path: Path) -> None:
+    """`None` is a default of many of vLLM's arguments, and no number of ours."""
+    text = GOOD.replace("{max_model_len: 1024}", "{max_num_seqs: null, max_model_len: ~}")
+
+    model = load(tmp_path, text).models["tiny-chat"]
+
+    assert model.engine == {}
+    assert model.seats == DEFAULT_SEATS
 
 
 def test_an_adapter_is_served_by_the_engine_of_its_model(tmp_path: Path) -> None:
