@@ -20,7 +20,7 @@ from shared.catalog_file import CatalogError, Marks, catalog_lines, load_catalog
 from shared.openai.endpoints import ENDPOINTS, Task, endpoints_of
 from worker.engine_endpoints import not_answered
 from worker.engine_environment import forks_core
-from worker.engine_need import needs
+from worker.engine_need import EngineNeed, needs
 from worker.model_folder import model_folder
 
 #: Each of them is enough.
@@ -42,11 +42,12 @@ def check_catalog(path: Path) -> int:
     marks = catalog_lines(path)
     known = _known_arguments()
     problems = [*_pool_problems(path, marks, catalog)]
+    misfits = {name: [*_problems(model, known)] for name, model in catalog.models.items()}
     problems += [
         f"{path}:{marks.line(('models', name, 'engine', argument))}: "
         f"models.{name}.engine.{argument}: {reason}"
-        for name, model in catalog.models.items()
-        for argument, reason in _problems(model, known)
+        for name, found in misfits.items()
+        for argument, reason in found
     ]
     problems += [
         f"{path}:{marks.line(('models', name, 'start', field))}: "
@@ -56,8 +57,10 @@ def check_catalog(path: Path) -> int:
     ]
     problems += _endpoint_problems(path, marks, catalog)
     problems += _hearing_problems(path, marks, catalog)
-    problems += _room_problems(path, marks, catalog)
-    told = [*map(str, needs(catalog)), *_guesses(marks, catalog)]
+    # What an engine takes follows from its arguments, if they are numbers where they have to be.
+    needed = [need for need in needs(catalog) if not misfits[need.model.name]]
+    problems += _room_problems(path, marks, needed)
+    told = [*map(str, needed), *_guesses(marks, catalog)]
     print("\n".join([*told, *(problems or ["ok"])]))
     return 2 if problems else 0
 
@@ -125,9 +128,9 @@ def _guesses(marks: Marks, catalog: Catalog) -> Iterator[str]:
         )
 
 
-def _room_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
+def _room_problems(path: Path, marks: Marks, needed: Sequence[EngineNeed]) -> Iterator[str]:
     """Models that no machine of a pool of theirs can hold, as far as the pool says what it has."""
-    for need in needs(catalog):
+    for need in needed:
         if reason := need.problem:
             at = ("models", need.model.name, "pools")
             where = f"models.{need.model.name}: on pool `{need.pool_name}`"

@@ -358,6 +358,22 @@ def test_the_check_tells_what_an_engine_takes_and_whether_the_machines_can_hold_
     )
 
 
+@pytest.mark.parametrize("value", ["two", ".inf", "0", "[2]"])
+def test_a_number_of_gpus_that_is_none_is_reported_as_any_other_argument(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    from worker.check import check_catalog
+
+    catalog = tmp_path / "catalog.yaml"
+    text = _LARGE.replace("tensor_parallel_size: 2", f"tensor_parallel_size: {value}")
+    catalog.write_text(f"{text}, max_num_seqs: many}}\n")
+
+    assert check_catalog(catalog) == 2
+    said = capsys.readouterr().out
+    assert f"{catalog}:5: models.large.engine.tensor_parallel_size: " in said
+    assert f"{catalog}:5: models.large.engine.max_num_seqs: " in said
+
+
 def test_the_check_refuses_data_parallel_engines_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
