@@ -19,8 +19,10 @@ _SECONDS = 5
 def model_folder(model: Model) -> Path | None:
     """A folder with the model's `config.json`; None if it is neither here nor at the hub."""
     folder = Path(model.source)
-    if folder.is_dir():
-        return folder
+    # One that this user may not look into is none; engines may be another's.
+    with contextlib.suppress(OSError):
+        if folder.is_dir():
+            return folder
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
 

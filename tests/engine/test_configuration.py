@@ -330,6 +330,14 @@ def test_the_check_refuses_a_model_that_hears_where_nothing_reads_sounds(
     assert check.check_catalog(catalog) == 0
 
 
+def test_a_folder_that_cannot_be_looked_at_is_none(tmp_path: Path) -> None:
+    from worker.model_folder import model_folder
+
+    (tmp_path / "loop").symlink_to("loop")
+    for source in (f"/{'long' * 100}", str(tmp_path / "loop" / "model")):
+        assert model_folder(Model(name="m", source=source, pools=("any",))) is None
+
+
 _LARGE = """pools: {h100: {accelerator_type: H100, machine: {GPU: 4, CPU: 64}, max_machines: 1}}
 models:
   large:
