@@ -9,6 +9,7 @@ import aio_pika
 import pytest
 from hypothesis import HealthCheck, settings
 from minio import Minio
+from minio.error import S3Error
 from redis.asyncio import Redis
 
 from cli import servers
@@ -16,7 +17,7 @@ from shared.bus import topology
 from shared.bus.connection import Bus
 from shared.state import State
 from shared.storage import Storage
-from tests.eventually import wait_until
+from tests.eventually import eventually, wait_until
 from tests.on_disk import are_bound, are_registered
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
 
@@ -137,9 +138,25 @@ async def a_bucket(s3: S3) -> AsyncIterator[Storage]:
     storage = Storage(*s3, f"test-{secrets.token_hex(6)}")
     await storage.prepare()
     yield storage
-    await storage.remove(await storage.keys(""))
+    await remove_bucket(storage, s3)
+
+
+async def remove_bucket(storage: Storage, s3: S3) -> None:
+    """Remove the bucket, whatever is in it, and close the storage."""
+
+    async def is_removed() -> bool:
+        await storage.remove(await storage.keys(""))
+        try:
+            minio_client(s3).remove_bucket(storage.bucket)
+        except S3Error as error:
+            # A thread goes on with what it writes when its task is cancelled.
+            if error.code == "BucketNotEmpty":
+                return False
+            raise
+        return True
+
+    await eventually(is_removed)
     storage.close()
-    minio_client(s3).remove_bucket(storage.bucket)
 
 
 def minio_client(s3: S3) -> Minio:

@@ -17,7 +17,7 @@ from shared.state import State
 from shared.storage import Storage
 from tests.batches import validating
 from tests.chaos.proxy import FaultProxy
-from tests.conftest import minio_client
+from tests.conftest import remove_bucket
 from tests.eventually import eventually
 from tests.faults.writers import Write, taken_from, to_publish, writing
 from tests.servers import S3
@@ -69,9 +69,7 @@ async def test_the_storage(s3: S3) -> None:
 
         for name in confirmed:
             assert await storage.get(name) == name.encode() * 1000
-        await storage.remove(await storage.keys(""))
-        storage.close()
-        minio_client(s3).remove_bucket(storage.bucket)
+        await remove_bucket(storage, s3)
 
 
 async def _endure(proxy: FaultProxy, write: Write) -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 from shared.errors import TransientError
 from shared.storage import Storage
 from tests.chaos.proxy import FaultProxy
-from tests.conftest import minio_client
+from tests.conftest import minio_client, remove_bucket
 from tests.servers import S3
 
 pytestmark = pytest.mark.timeout(3600)
@@ -43,9 +43,7 @@ async def storage(s3: S3, proxy: FaultProxy) -> AsyncIterator[Storage]:
     await storage.prepare()
     yield storage
     proxy.heal()
-    await storage.remove(await storage.keys(""))
-    storage.close()
-    minio_client(s3).remove_bucket(storage.bucket)
+    await remove_bucket(storage, s3)
 
 
 async def test_an_object_whose_answer_was_lost_is_there_once_and_ours(

@@ -328,6 +328,11 @@ async def test_a_batch_has_results_from_its_beginning_on_while_a_wave_starts(
             pass
         await asyncio.wait_for(ended.wait(), timeout=60)
 
+    async def are_committed() -> bool:
+        batch = (await stores.state.batches.get(batch_id)).to_openai()
+        return batch.request_counts.completed == slices * _ROWS_A_SLICE
+
+    await eventually(are_committed)
     # The wave has 4 to 9.
     assert max(map(ran.index, (4, 5, 6))) < min(map(ran.index, (7, 8, 9)))
     assert sorted(ran) == list(range(slices))
