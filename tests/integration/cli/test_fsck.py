@@ -82,6 +82,10 @@ _LEFT = {
 }
 
 
+#: Kinds of which nothing is found.
+_SILENT = {kind for kind, found in _FOUND.items() if not any(found.values())}
+
+
 @pytest.fixture
 def state(own_state: State) -> State:
     """On a Redis that the test may empty."""
@@ -168,39 +172,46 @@ async def test_batches_whose_manifests_share_an_object_miss_it(yards: Yards) -> 
     }
 
 
-@pytest.mark.parametrize("kind", Kind)
-async def test_each_damage_is_found_and_what_is_safe_is_repaired(kind: Kind, yards: Yards) -> None:
+@pytest.mark.parametrize(
+    "kinds", [_SILENT, set(Kind) - _SILENT - _LEFT, _LEFT], ids=["silent", "repaired", "left"]
+)
+async def test_each_damage_is_found_and_what_is_safe_is_repaired(
+    kinds: set[Kind], yards: Yards
+) -> None:
     neighbours = await Neighbours.make(yards)
     before = await neighbours.look(yards)
-    made = await make_all(yards, kind)
+    made = await make_all(yards, kinds)
 
     code, told = await _fsck()
     _, repaired = await _fsck("--repair")
     code_after, after = await _fsck()
 
     wanted = {
-        (one.batch_id if kind is Kind.PACK else one.key, _FOUND[kind][one.damage])
+        (one.kind, one.damage, _FOUND[one.kind][one.damage])
         for one in made
-        if one.damage != WHOLE and _FOUND[kind][one.damage]
+        if one.damage != WHOLE and _FOUND[one.kind][one.damage]
     }
-    found = {
-        (_batch(made, one["key"]) if kind is Kind.PACK else one["key"], one["problem"])
-        for one in told["findings"]
-    }
-    assert found == wanted
+    found = [
+        (one.kind, one.damage, finding["problem"])
+        for finding in told["findings"]
+        for one in made
+        if finding["key"] == one.key or (one.kind is Kind.PACK and one.batch_id in finding["key"])
+    ]
+    assert set(found) == wanted
+    # Nothing else was found, either.
+    assert len(found) == len(told["findings"])
     assert code == (ExitCode.DAMAGED if wanted else ExitCode.DONE)
     assert len(repaired["findings"]) == told["found"] == len(told["findings"])
     assert await neighbours.look(yards) == before
-    if kind not in _LEFT:
+    if kinds is not _LEFT:
         assert all(one["repair"] for one in repaired["findings"])
         assert (code_after, after["findings"]) == (ExitCode.DONE, [])
     # Nothing was deleted: what had bytes has them somewhere.
     keys = await yards.storage.keys(QUARANTINE)
-    kept = [await yards.storage.get(key) for key in keys]
+    kept = {await yards.storage.get(key) for key in keys}
     for one in made:
-        if one.body is not None and one.damage != WHOLE:
-            there = one.key in await yards.storage.keys(one.key)
-            assert one.body in kept or (there and await yards.storage.get(one.key) == one.body)
+        if one.body is not None and one.damage != WHOLE and one.body not in kept:
+            assert await yards.storage.get(one.key) == one.body
 
 
 async def test_a_copy_that_alone_has_its_lines_is_missed(yards: Yards) -> None:
@@ -232,11 +243,6 @@ async def test_an_addition_is_missed_though_its_rows_have_answers_elsewhere(yard
 
     found = [(one["key"], one["problem"]) for one in told["findings"] if batch_id in one["key"]]
     assert found == [(addition_key(batch_id, 0), "missing")]
-
-
-def _batch(made: list[Any], key: str) -> str:
-    """The batch of the pack, or of the manifest that only the pack had."""
-    return next(str(one.batch_id) for one in made if one.key == key or one.batch_id in key)
 
 
 async def test_without_bodies_it_reads_none(
