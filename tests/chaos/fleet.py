@@ -27,6 +27,7 @@ from shared.state import State
 from tests.chaos.forked import Forked, Room, forks
 from tests.chaos.journal import Journal
 from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, STUB, Fault
+from tests.eventually import eventually
 from tests.on_disk import are_bound, are_registered
 from tests.servers import UNBOUNDED
 
@@ -64,6 +65,7 @@ _POLL_SECONDS = 0.1
 #: Of the simulated engine, as by default: no fault lasts as long.
 _HANG_SECONDS = 600
 _START_SECONDS = 600.0
+_STOP_SECONDS = 60.0
 #: The pause before a process that cannot start is started again.
 _RESTART_PAUSE_SECONDS = 0.5
 
@@ -204,6 +206,16 @@ class ChaosFleet:
         for server in (self.rabbitmq, self.redis, self.ceph):
             server.kill()
         self.faults.close()
+
+    async def stop_dispatchers(self) -> None:
+        """End the dispatchers in an orderly way, and start nothing again."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        for name in DISPATCHERS:
+            for pid in self.pids(name):
+                _signal(pid, signal.SIGTERM)
+        await eventually(lambda: not any(map(self.pids, DISPATCHERS)), _STOP_SECONDS)
 
     def guard(self) -> None:
         """Start again whatever ends, from now on."""

@@ -42,7 +42,7 @@ from shared.storage import Storage
 from tests.chaos import run as chaos
 from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients
-from tests.chaos.evidence import collect, load
+from tests.chaos.evidence import load
 from tests.chaos.fleet import SETTINGS, TENANTS, ChaosFleet
 from tests.chaos.outside import an_outsider
 from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, Fault
@@ -566,8 +566,7 @@ async def run(options: Options) -> tuple[list[Violation], Counter[str], dict[str
         finally:
             await stack.aclose()
             await clients.close()
-        await chaos._sweep(fleet)  # noqa: SLF001  # as above
-        await collect(fleet)
+        await chaos.collect_all(fleet)
     finally:
         fleet.stop()
     evidence = load(options.run_dir)

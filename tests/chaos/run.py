@@ -124,9 +124,7 @@ async def run(options: Options, report: Report) -> Outcome:
             finally:
                 screen.cancel()
             counts = dict(fleet.counts + clients.counts + callers.counts)
-        await _sweep(fleet)
-        await _bring_back(fleet)
-        await collect(fleet)
+        await collect_all(fleet)
     finally:
         fleet.stop()
     evidence = load(options.run_dir)
@@ -340,6 +338,15 @@ async def _under_way(fleet: ChaosFleet, redis: "Redis[str]") -> dict[str, int]:
         found[f"claims {lane}"] = await redis.zcard(f"{ns}lane:{lane}:claims")
     found |= await queue_lengths(fleet)
     return found
+
+
+async def collect_all(fleet: ChaosFleet) -> None:
+    """Collect the evidence of a run that is over, with the batches that have left Redis."""
+    await _sweep(fleet)
+    # They would let batches leave while these are counted.
+    await fleet.stop_dispatchers()
+    await _bring_back(fleet)
+    await collect(fleet)
 
 
 async def _sweep(fleet: ChaosFleet) -> None:
