@@ -289,6 +289,14 @@ async def test_streams_of_a_gateway_that_died_count_only_for_a_while(state: Stat
     assert await state.streams.open(Stream("acme", "another"), limit=2, seconds=60) == 2
 
 
+async def test_a_stream_whose_opening_is_repeated_counts_once(state: State) -> None:
+    """The client repeats a script whose answer was lost."""
+    for _ in range(2):
+        assert await state.streams.open(Stream("acme", "a"), limit=1, seconds=60) is None
+
+    assert await state.streams.open(Stream("acme", "b"), limit=1, seconds=60) == 1
+
+
 async def test_a_stream_counts_again_after_redis_has_forgotten_it(state: State) -> None:
     await state.streams.renew([Stream("acme", "a")], seconds=60)
 
