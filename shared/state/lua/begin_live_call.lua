@@ -5,14 +5,19 @@
 -- max requests, and microseconds in which these may come
 -- Returns {'begun', tokens a minute, tokens left, microseconds until all are free}, {'calls', limit, used},
 -- or {'tokens' or 'requests', how many a minute, microseconds to wait, microseconds until all are free}.
+-- A call that has begun has: the answer to the step before may be lost.
 -- In memory only.
 redis.set_repl(redis.REPL_NONE)
 local calls = ns .. 'live-calls:' .. ARGV[1]
 redis.call('ZREMRANGEBYSCORE', calls, '-inf', int(now_ms))
-local limit, open = limit_of(ARGV[1], 'live_calls', tonumber(ARGV[5])), redis.call('ZCARD', calls)
-if open >= limit then return {'calls', limit, open} end
 local tokens = limit_of(ARGV[1], 'live_tokens_per_minute', tonumber(ARGV[6]))
 local count = ns .. 'calls:live-tokens:' .. ARGV[1]
+if redis.call('ZSCORE', calls, ARGV[2]) then
+  local _, left, reset = rate_status(count, tokens, tonumber(ARGV[7]), 0)
+  return {'begun', tokens, left, reset}
+end
+local limit, open = limit_of(ARGV[1], 'live_calls', tonumber(ARGV[5])), redis.call('ZCARD', calls)
+if open >= limit then return {'calls', limit, open} end
 local requests, request_mark = ns .. 'calls:live:' .. ARGV[1], nil
 if ARGV[8] then
   local most = limit_of(ARGV[1], 'live_requests_per_minute', tonumber(ARGV[8]))

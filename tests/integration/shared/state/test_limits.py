@@ -18,12 +18,15 @@ from shared.state import (
     Admission,
     Exhausted,
     KnownBatch,
+    LiveCallLimits,
     NewBatchParams,
     QueueFullError,
     Quota,
     Rate,
     RateStatus,
     State,
+    Stream,
+    TooManyCalls,
 )
 from tests.batches import new_slice, validating
 
@@ -117,6 +120,25 @@ async def test_a_call_that_is_let_in_costs_no_write_to_disk(redis_server: server
 
         assert standings[-1].left == 1
         assert (await redis.info("persistence"))["aof_current_size"] == before
+
+
+async def test_a_live_call_whose_beginning_is_repeated_counts_once(state: State) -> None:
+    """The client repeats a script whose answer was lost."""
+    call, limits = Stream("acme", "a"), LiveCallLimits(calls=1, tokens_per_minute=100)
+    rate = Rate("live", 2, 3600, "live_requests_per_minute")
+
+    async def begin(call: Stream) -> RateStatus | TooManyCalls:
+        return await state.live_calls.begin(
+            call, tokens=60, limits=limits, seconds=60, requests=rate
+        )
+
+    answers = [await begin(call) for _ in range(3)]
+
+    assert [isinstance(one, RateStatus) and one.wait for one in answers] == [0, 0, 0]
+    assert [isinstance(one, RateStatus) and 40 <= one.left < 50 for one in answers] == [True] * 3
+    assert await begin(Stream("acme", "b")) == TooManyCalls(limit=1, used=1)
+    used = (await state.tenants.usage("acme", [rate])).calls
+    assert used == {"live": 1}
 
 
 async def test_new_batches_are_counted_and_known_ones_are_not(state: State) -> None:
