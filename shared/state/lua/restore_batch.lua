@@ -9,6 +9,14 @@ local old = redis.call('HMGET', key, 'status', 'sequence')
 local old_status, old_sequence = old[1], tonumber(old[2] or 0)
 if old_status and FINAL[old_status] then return 'ended' end
 
+local function new_plan()
+  for _, stage in ipairs(restored.stages) do
+    for i = 1, #stage.fields, 2 do
+      if stage.fields[i] == 'plan' then return stage.fields[i + 1] end
+    end
+  end
+end
+
 local function write_record()
   redis.call('DEL', key)
   for _, stage in ipairs(restored.stages) do
@@ -42,7 +50,7 @@ local function join_lanes(lanes, plan, is_paused, created_at)
 end
 
 local input_file = restored.input_file ~= '' and restored.input_file or nil
-if old_status then detach(id) end
+if old_status then detach(id, new_plan()) end
 write_record()
 keep_pack(id, input_file)
 local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'created_at', 'lane',

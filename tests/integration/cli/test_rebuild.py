@@ -41,6 +41,7 @@ from shared.lifecycle import FINAL, Event, Status
 from shared.scopes import Scope
 from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
+from shared.state.scripts import Scripts
 from shared.state.state import NAMESPACE
 from shared.storage import Storage, Stored
 from shared.submission.accept import accept
@@ -429,6 +430,26 @@ async def test_a_slice_among_the_suspects_stands_in_one_place_afterwards(
     await _rebuild(yards)
 
     assert await yards.state.lanes.suspects_count("m@gpu") == 0
+    await _run_to_the_end(yards, [running], {running: await yards.state.slices.parts(running)})
+
+
+async def test_a_batch_whose_restoring_is_repeated_keeps_its_slices(
+    yards: Yards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await yards.start("running", 9)
+    await yards.commit_some(running, 1)
+    run = Scripts.run
+
+    async def run_twice(scripts: Scripts, name: str, *arguments: str | bytes | float) -> Any:
+        """As the client does when the first answer is lost."""
+        if name == "restore_batch":
+            await run(scripts, name, *arguments)
+        return await run(scripts, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scripts, "run", run_twice)
+        await _rebuild(yards)
+
     await _run_to_the_end(yards, [running], {running: await yards.state.slices.parts(running)})
 
 

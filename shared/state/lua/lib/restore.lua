@@ -1,7 +1,9 @@
 -- needs: quota, slice, waiting
 
--- Takes a live batch out of every list that leads to it, before it is written again from S3.
-local function detach(id)
+-- Takes a live batch out of every list that leads to it, before it is written again from S3. Its slices
+-- go, unless they are those of `new_plan`, which is written already: the answer to the step before may
+-- be lost.
+local function detach(id, new_plan)
   local values = redis.call('HMGET', batch_key(id), 'status', 'plan', 'lane')
   redis.call('ZREM', ns .. 'status:' .. values[1], id)
   if values[1] == 'in_progress' then count_in_queue(id, -1) end
@@ -14,8 +16,8 @@ local function detach(id)
         if split_member(member) == id then redis.call('ZREM', lane_key(lane, list), member) end
       end
     end
-    redis.call('UNLINK', pending_key(id, values[2], lanes, lane))
+    if values[2] ~= new_plan then redis.call('UNLINK', pending_key(id, values[2], lanes, lane)) end
   end
-  if values[2] then redis.call('UNLINK', plan_key(id, values[2])) end
+  if values[2] and values[2] ~= new_plan then redis.call('UNLINK', plan_key(id, values[2])) end
   redis.call('UNLINK', ns .. 'inflight:' .. id, ns .. 'begun:' .. id, ns .. 'ending:' .. id)
 end
