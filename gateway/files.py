@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Literal
 
@@ -158,7 +159,9 @@ async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
     file = await live_file(services.state, tenant, file_id)
     await note_deletion(services.storage, file)
     crash.point("files.record_removed")
-    await services.state.files.delete(tenant, file_id)
+    # It was there: another call has deleted it, or this one, and the first answer was lost.
+    with suppress(NotFoundError):
+        await services.state.files.delete(tenant, file_id)
     crash.point("files.deleted")
     return Deleted(id=file_id)
 

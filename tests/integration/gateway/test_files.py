@@ -1,12 +1,14 @@
 import asyncio
 import json
 import time
+from typing import Any
 
 import httpx
 import pytest
 from openai import APIStatusError, BadRequestError, NotFoundError
 
 from shared.state import FileRecord, State
+from shared.state.scripts import Scripts
 from shared.storage import Storage
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway
@@ -421,6 +423,27 @@ async def test_illegal_listings_are_explained(
     error = answer.json()["error"]
     assert (error["message"], error["code"]) == (message, code)
     assert error["param"] == query.partition("=")[0]
+
+
+async def test_a_deletion_that_redis_does_twice_is_one(
+    acme: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await acme.openai.files.create(file=LINE, purpose="batch")
+    run = Scripts.run
+
+    async def run_twice(scripts: Scripts, name: str, *arguments: str | bytes | float) -> Any:
+        """As the client does when the first answer is lost."""
+        if name == "delete_file":
+            await run(scripts, name, *arguments)
+        return await run(scripts, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scripts, "run", run_twice)
+        deleted = await acme.openai.files.delete(file.id)
+
+    assert deleted.deleted
+    with pytest.raises(NotFoundError):
+        await acme.openai.files.delete(file.id)
 
 
 async def test_a_deleted_file_is_gone_for_every_call(acme: Caller, bucket: Storage) -> None:
