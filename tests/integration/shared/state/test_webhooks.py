@@ -382,6 +382,8 @@ async def test_one_test_of_an_endpoint_at_a_time(state: State) -> None:
     assert (trial.id, trial.event.type, trial.url) == ("wh_1", "batch.failed", URL)
     await state.webhook_trials.finish(trial, _attempt(None))
 
+    assert await state.webhook_trials.start(endpoint.id, "wh_1", "batch.failed")
+    assert await state.webhook_trials.take(limit=9) == []
     assert await state.webhook_trials.start(endpoint.id, "wh_2", "batch.failed")
 
 
