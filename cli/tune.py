@@ -24,6 +24,8 @@ _PLACES = {
     "batched_tokens": ("engine", "max_num_batched_tokens"),
     "fronts": ("fronts",),
 }
+#: A week.
+_MOST_MINUTES = 7 * 24 * 60
 
 
 Write = Annotated[bool, typer.Option("--write/--no-write", help="Write the best into the catalog.")]
@@ -35,7 +37,9 @@ def run(
         Path, typer.Option(help="A batch's input file with rows for it, as yours are.")
     ],
     catalog: Annotated[Path, typer.Option(help="Models and pools (YAML).")],
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long it may take.")] = 15.0,
+    minutes: Annotated[
+        float, typer.Option(min=0.1, max=_MOST_MINUTES, help="How long it may take.")
+    ] = 15.0,
     pool: Annotated[
         str | None, typer.Option(help="The pool that this machine is of; the model's first one.")
     ] = None,

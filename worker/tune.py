@@ -10,7 +10,8 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Results,
 )
+from worker.engine_placement import bundles_of, processors_of
 from worker.engine_sizes import DEFAULT_MAX_NUM_BATCHED_TOKENS, rows_ahead, rows_of_call
 from worker.front_count import BY_ITSELF, asked_fronts, config_of, fronts_of
 from worker.tune_search import Limits, Search, Setting
@@ -119,6 +121,9 @@ def tune(path: Path, name: str, rows: Path, *, minutes: float, pool: str | None)
     os.environ.pop("RAY_ADDRESS", None)
     ray.init("local", num_cpus=_CPUS, include_dashboard=False, log_to_driver=False)
     try:
+        machine = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray's
+        if reason := lacking(model, catalog.pools[pool], machine):
+            raise SetupError(f"{path}: models.{name}: on pool `{pool}`: {reason}")
         trials = Tuning(model, catalog.pools[pool], lines, seconds=60 * minutes)
         asyncio.run(trials.run())
     finally:
@@ -166,6 +171,26 @@ def limits_of(model: Model, pool: Pool) -> Limits:
     is_whole = has_card and card_share(pool) == 1 and runs_in_core_process(model, pool)
     fronts = 1 if model.tenant_lora else max(1, (os.cpu_count() or 1) // 2)
     return Limits(fronts=min(8, fronts), replicas=8 if is_whole else 1)
+
+
+def lacking(model: Model, pool: Pool, machine: Mapping[str, float]) -> str | None:
+    """Why no engine can start on a machine that has this; Ray would wait for another one.
+
+    None if one can.
+    """
+    catalog = trial_catalog(model, pool, first_setting(model, pool))
+    [[tried], [own]] = catalog.models.values(), catalog.pools.values()
+    needed: Counter[str] = Counter()
+    for bundle in bundles_of(tried, own, processors_of(tried, own)):
+        needed.update(bundle)
+    missing = {name: amount for name, amount in needed.items() if amount > machine.get(name, 0)}
+    if not missing:
+        return None
+    told = ", ".join(f"{name}: {amount:g}" for name, amount in missing.items())
+    return (
+        f"an engine needs {{{told}}}, which this machine does not have. Run this on a machine of "
+        "the pool, or name the pool that this machine is of: --pool"
+    )
 
 
 def trial_catalog(model: Model, pool: Pool, setting: Setting) -> Catalog:

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.__main__ import app
+from cli.client.exit_codes import ExitCode
 from cli.tune import write_best
 from shared.catalog_file import catalog_text, load_catalog
 from shared.errors import SetupError
@@ -137,3 +140,11 @@ def test_a_file_that_is_mounted_is_written_in_place(mounted: Path) -> None:
 
         assert load_catalog(mounted).models["chat"].engine == {"max_num_seqs": seats}
     assert [path.name for path in mounted.parent.iterdir()] == ["catalog.yaml"]
+
+
+def test_a_time_without_an_end_is_refused() -> None:
+    asked = ["tune", "m", "--rows", "r", "--catalog", "c", "--minutes", "inf"]
+    result = CliRunner().invoke(app, asked)
+
+    assert result.exit_code == ExitCode.WRONG_USE
+    assert "--minutes" in result.output

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.catalog import Catalog
+from shared.catalog import Catalog, Model, Pool
 from shared.errors import SetupError
 from worker import tune
-from worker.tune import Count, Rate, lines_for
+from worker.tune import Count, Rate, lacking, lines_for
 
 
 def test_rows_that_failed_are_not_answered() -> None:
@@ -44,3 +44,25 @@ def test_the_first_rows_of_the_model_are_taken(
     found = lines_for(catalog.models["m"], path)
 
     assert found == [lines[0].encode()] * 2
+
+
+@pytest.mark.parametrize(
+    ("pool", "told"),
+    [
+        (Pool(resources={"GPU": 1}), "{GPU: 2}"),
+        (Pool(accelerator_type="H100"), "{GPU: 2, accelerator_type:H100: 0.002}"),
+    ],
+)
+def test_a_machine_that_lacks_the_pools_cards_starts_no_engine(pool: Pool, told: str) -> None:
+    model = Model(name="m", pools=("any",), fronts=1, engine={"tensor_parallel_size": 2})
+    machine = {"CPU": 1024.0, "memory": 1e9}
+
+    assert told in (lacking(model, pool, machine) or "")
+    assert "GPU: 2" in (lacking(model, pool, {**machine, "GPU": 1, "accelerator_type:L4": 1}) or "")
+    assert lacking(model, pool, {**machine, "GPU": 2, "accelerator_type:H100": 1}) is None
+
+
+def test_a_machine_without_cards_has_the_engines_of_a_pool_of_processors() -> None:
+    model = Model(name="m", pools=("any",))
+
+    assert lacking(model, Pool(resources={"CPU": 64}), {"CPU": 1024.0}) is None
