@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import httpx
@@ -346,6 +346,37 @@ async def test_a_stream_whose_reader_is_cancelled_is_counted_no_longer(state: St
 
     await streams.end()
     assert await state.streams.open(place, limit=1, seconds=60) is None
+
+
+async def test_a_stream_that_ends_while_it_is_renewed_is_counted_no_longer(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.open_streams._RENEW_SECONDS", 0.01)
+    streams = OpenStreams(state.streams, "event_streams")
+    place = await streams.take("acme", limit=1)
+    renew, begun, closed, ended = state.streams.renew, *(asyncio.Event() for _ in range(3))
+
+    async def renew_late(renewed: Collection[Stream], *, seconds: float) -> None:
+        renewed = list(renewed)
+        begun.set()
+        await closed.wait()
+        await renew(renewed, seconds=seconds)
+        ended.set()
+
+    monkeypatch.setattr(state.streams, "renew", renew_late)
+    with streams.counting(place):
+        await begun.wait()
+    closing = streams._closing  # noqa: SLF001  # nothing else tells when it has ended
+    assert closing is not None
+    await closing
+    closed.set()
+    await ended.wait()
+
+    async def is_free() -> bool:
+        return await state.streams.open(Stream("acme", "new"), limit=1, seconds=60) is None
+
+    await eventually(is_free, timeout=10)
+    await streams.end()
 
 
 async def test_webhook_endpoints_have_the_limit_that_is_set(
