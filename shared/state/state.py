@@ -1,6 +1,7 @@
 """The connection to Redis, and the only writer of statuses."""
 
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -54,6 +55,15 @@ from shared.state.webhooks import Webhooks
 NAMESPACE = "{batchyard}:"
 #: Per process. Each takes a file descriptor, and processes often have only 1024.
 _MAX_CONNECTIONS = 500
+_CALL_SECONDS = 10.0
+#: As redis-py has them; and the kernel brings nothing to the server for whose answer nobody waits
+#: any more. By then the call was repeated, and others have changed what it would change again.
+_SOCKET_OPTIONS = {
+    socket.TCP_KEEPIDLE: 30,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: int(1000 * _CALL_SECONDS),
+}
 
 
 class MovedError(BatchyardError):
@@ -73,8 +83,10 @@ class State:
         self._redis: Client = Client.from_url(
             url,
             decode_responses=True,
-            socket_timeout=min(10.0, patience_seconds),
+            socket_timeout=min(_CALL_SECONDS, patience_seconds),
             socket_connect_timeout=min(5.0, patience_seconds),
+            socket_keepalive=True,
+            socket_keepalive_options=_SOCKET_OPTIONS,
             health_check_interval=15,
             # With redis-py's default of 100, the 101st concurrent call would fail.
             max_connections=_MAX_CONNECTIONS,

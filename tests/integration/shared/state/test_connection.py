@@ -1,5 +1,7 @@
 import asyncio
+import socket
 import time
+from typing import Any
 
 import pytest
 import uvloop
@@ -178,3 +180,15 @@ async def test_hundreds_of_calls_at_the_same_moment_are_answered(state: State) -
     pings = await asyncio.gather(*(state.ping() for _ in range(300)), return_exceptions=True)
 
     assert set(pings) == {None}
+
+
+async def test_a_call_that_was_given_up_does_not_come_later(state: State) -> None:
+    """Nobody can hold up packets here; so this asks the kernel what it would do."""
+    pool = state._redis.connection_pool  # noqa: SLF001  # nobody else has its sockets
+    connection: Any = await pool.get_connection()
+    try:
+        own = connection._writer.get_extra_info("socket")  # noqa: SLF001  # as above
+        milliseconds = own.getsockopt(socket.SOL_TCP, socket.TCP_USER_TIMEOUT)
+        assert milliseconds == 1000 * connection.socket_timeout
+    finally:
+        await pool.release(connection)
