@@ -1,6 +1,7 @@
 """OpenAI's webhook endpoints. The dispatcher sends to them."""
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -18,6 +19,7 @@ from gateway.webhook_rules import (
     require_event_types,
 )
 from shared import ids
+from shared.errors import NotFoundError
 from shared.ledger.webhook_endpoints import remove_webhook, save_webhook
 from shared.openai.shapes import CursorPage
 from shared.openai.webhooks import (
@@ -124,7 +126,9 @@ async def delete_webhook_endpoint(
     """Delete the endpoint with its deliveries."""
     await services.state.webhooks.get(tenant, webhook_endpoint_id)
     await remove_webhook(services.storage, tenant, webhook_endpoint_id)
-    await services.state.webhooks.delete(tenant, webhook_endpoint_id)
+    # It was there: another call has deleted it, or this one, and the first answer was lost.
+    with suppress(NotFoundError):
+        await services.state.webhooks.delete(tenant, webhook_endpoint_id)
     return DeletedWebhookEndpoint(id=webhook_endpoint_id)
 
 

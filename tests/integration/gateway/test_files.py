@@ -1,17 +1,15 @@
 import asyncio
 import json
 import time
-from typing import Any
 
 import httpx
 import pytest
 from openai import APIStatusError, BadRequestError, NotFoundError
 
 from shared.state import FileRecord, State
-from shared.state.scripts import Scripts
 from shared.storage import Storage
 from tests.eventually import eventually
-from tests.integration.gateway.conftest import Caller, Gateway
+from tests.integration.gateway.conftest import Caller, Gateway, repeating
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"tiny"}}\n'
 BOUNDARY = "frontier"
@@ -425,20 +423,10 @@ async def test_illegal_listings_are_explained(
     assert error["param"] == query.partition("=")[0]
 
 
-async def test_a_deletion_that_redis_does_twice_is_one(
-    acme: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_deletion_that_redis_does_twice_is_one(acme: Caller) -> None:
     file = await acme.openai.files.create(file=LINE, purpose="batch")
-    run = Scripts.run
 
-    async def run_twice(scripts: Scripts, name: str, *arguments: str | bytes | float) -> Any:
-        """As the client does when the first answer is lost."""
-        if name == "delete_file":
-            await run(scripts, name, *arguments)
-        return await run(scripts, name, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scripts, "run", run_twice)
+    with repeating("delete_file"):
         deleted = await acme.openai.files.delete(file.id)
 
     assert deleted.deleted

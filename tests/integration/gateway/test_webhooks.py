@@ -16,7 +16,7 @@ from shared.lifecycle import Event
 from shared.state import State
 from tests.batches import validating
 from tests.eventually import eventually
-from tests.integration.gateway.conftest import Caller, Gateway, calling, running
+from tests.integration.gateway.conftest import Caller, Gateway, calling, repeating, running
 from tests.receiver import answers, receiving
 from tests.webhooks import delivering
 
@@ -114,6 +114,17 @@ async def test_the_sdk_keeps_endpoints(acme: Caller) -> None:
         await hooks.retrieve(made.id)
     with pytest.raises(NotFoundError, match=made.id):
         await hooks.delete(made.id)
+    assert [one async for one in hooks.list()] == []
+
+
+async def test_a_deletion_that_redis_does_twice_is_one(acme: Caller) -> None:
+    hooks = acme.openai.webhooks
+    made = await hooks.create(name="n", url=URL, event_types=["batch.completed"])
+
+    with repeating("delete_webhook"):
+        deleted = await hooks.delete(made.id)
+
+    assert deleted.deleted
     assert [one async for one in hooks.list()] == []
 
 
