@@ -4,6 +4,7 @@ Gateway, dispatcher, RabbitMQ, Redis, S3, lane job, waves and calls over Ray Ser
 ones. Every output is verified row by row. Says its figures as JSON, on its last line.
 
     python -m benchmarks.lane_rates lane [--kind chat|embeddings] [--rows N] [--mappers 1 2 4]
+                                      [--rows-per-call N] [--rows-per-message N]
     python -m benchmarks.lane_rates shares [--replicas N] [--rows N]
     python -m benchmarks.lane_rates growth [--rows N]        10,000 rows, and a batch of N
     python -m benchmarks.lane_rates messages [--seconds N]   batches of one row by message
@@ -29,6 +30,7 @@ from benchmarks.bench_yard import BenchYard, running_yard
 from benchmarks.message_rates import submitted_for
 from benchmarks.rows import CHAT, EMBEDDINGS, URLS
 from benchmarks.stub_answers import is_answer
+from benchmarks.stub_lane import ROWS_PER_MESSAGE_VARIABLE
 from cli.servers.process import Child
 from shared.state import State
 
@@ -147,11 +149,16 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--rows-per-call", type=int)
     parser.add_argument("--rows-per-slice", type=int)
+    parser.add_argument(
+        "--rows-per-message", type=int, help="answers that a replica sends together"
+    )
     parser.add_argument("--seconds", type=float, default=300.0)
     options = parser.parse_args()
     changes = {"BATCHYARD_MAX_EMBEDDING_INPUTS": str(10**7)}
     if options.rows_per_call:
         changes["BATCHYARD_ROWS_PER_ENGINE_CALL"] = str(options.rows_per_call)
+    if options.rows_per_message:
+        changes[ROWS_PER_MESSAGE_VARIABLE] = str(options.rows_per_message)
     if options.rows_per_slice:
         changes["BATCHYARD_ROWS_PER_SLICE"] = str(options.rows_per_slice)
     found = {

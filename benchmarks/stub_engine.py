@@ -19,16 +19,21 @@ _MAX_CALLS = 100_000
 class StubReplica:
     """As `worker.engine.BatchServer`, as far as lanes call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows_per_message: int = 0) -> None:
+        """With 0, all rows of a call are answered in one message."""
         self._rows = 0
+        self._rows_per_message = rows_per_message
 
     async def run_lines(
         self, lines: Sequence[bytes], order: Sequence[Work]
     ) -> AsyncGenerator[Results, None]:
-        """Answer all lines in one message."""
+        """Answer all lines at once."""
         del order
         self._rows += len(lines)
-        yield [(number, (_OK, answer_to(line), 0)) for number, line in enumerate(lines)]
+        step = self._rows_per_message or len(lines)
+        for first in range(0, len(lines), step):
+            some = enumerate(lines[first : first + step], start=first)
+            yield [(number, (_OK, answer_to(line), 0)) for number, line in some]
 
     async def withdraw(self, batch_id: str) -> None:
         """No row waits here."""
@@ -51,9 +56,9 @@ class StubReplica:
         return self._rows
 
 
-def deploy_stub(app_name: str, replicas: int) -> None:
+def deploy_stub(app_name: str, replicas: int, *, rows_per_message: int = 0) -> None:
     """Deploy it unless it is deployed, and return when all replicas run."""
-    deploy_replicas(app_name, StubReplica, replicas)
+    deploy_replicas(app_name, StubReplica, replicas, rows_per_message)
 
 
 def deploy_replicas(app_name: str, replica: type, replicas: int, *arguments: int) -> None:

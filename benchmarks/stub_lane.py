@@ -7,6 +7,7 @@ The rows that each replica has answered stand in the file SHARES, as a JSON list
 import asyncio
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,8 @@ from shared.catalog import Lane
 from shared.engines import ReplicaNumbers
 from worker.lane_engines import LaneEngines
 
+#: How many answers a replica sends together; all of a call if it is not set.
+ROWS_PER_MESSAGE_VARIABLE = "STUB_ROWS_PER_MESSAGE"
 _LOGICAL_CPUS = 16
 
 
@@ -37,7 +40,12 @@ class StubEngines(LaneEngines):
     async def ensure(self, engine: Lane) -> None:
         name = self._catalog.app_name(engine)
         async with self._deploying:
-            await asyncio.to_thread(deploy_stub, name, self.replicas)
+            await asyncio.to_thread(
+                deploy_stub,
+                name,
+                self.replicas,
+                rows_per_message=int(os.environ.get(ROWS_PER_MESSAGE_VARIABLE, "0")),
+            )
 
 
 def run_in_own_cluster(lane: str, job: str, engines_class: type[LaneEngines]) -> None:
