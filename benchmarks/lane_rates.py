@@ -30,7 +30,6 @@ from benchmarks.bench_yard import BenchYard, running_yard
 from benchmarks.message_rates import submitted_for
 from benchmarks.rows import CHAT, EMBEDDINGS, URLS
 from benchmarks.stub_answers import is_answer
-from benchmarks.stub_lane import ROWS_PER_MESSAGE_VARIABLE
 from cli.servers.process import Child
 from shared.state import State
 
@@ -157,12 +156,16 @@ def main() -> None:
     changes = {"BATCHYARD_MAX_EMBEDDING_INPUTS": str(10**7)}
     if options.rows_per_call:
         changes["BATCHYARD_ROWS_PER_ENGINE_CALL"] = str(options.rows_per_call)
-    if options.rows_per_message:
-        changes[ROWS_PER_MESSAGE_VARIABLE] = str(options.rows_per_message)
     if options.rows_per_slice:
         changes["BATCHYARD_ROWS_PER_SLICE"] = str(options.rows_per_slice)
     found = {
-        "lane": lambda: lane(options.kind, options.rows or 20_000, options.mappers, changes),
+        "lane": lambda: lane(
+            options.kind,
+            options.rows or 20_000,
+            options.mappers,
+            changes,
+            rows_per_message=options.rows_per_message,
+        ),
         "shares": lambda: shares(options.rows or 200_000, options.replicas),
         "growth": lambda: growth(options.kind, options.rows or 1_000_000, changes),
         "messages": lambda: messages(options.seconds),
@@ -171,13 +174,18 @@ def main() -> None:
 
 
 def lane(
-    kind: str, rows: int, mappers: Iterable[int], changes: Mapping[str, str]
+    kind: str,
+    rows: int,
+    mappers: Iterable[int],
+    changes: Mapping[str, str],
+    *,
+    rows_per_message: int = 0,
 ) -> dict[str, Any]:
     """Rows per second of one lane by the number of its mappers, and where the CPU time goes."""
     found = {}
     for count in mappers:
         own = {**changes, "BATCHYARD_MAPPERS_PER_WAVE": str(count)}
-        with running_stub_fleet(changes=own) as fleet:
+        with running_stub_fleet(changes=own, rows_per_message=rows_per_message) as fleet:
             fleet.run(kind, _WARM_UP_ROWS)
             seconds, spent = fleet.run(kind, rows)
         found[count] = {
@@ -237,7 +245,7 @@ def messages(seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def running_stub_fleet(
-    *, replicas: int = 1, changes: Mapping[str, str] | None = None
+    *, replicas: int = 1, changes: Mapping[str, str] | None = None, rows_per_message: int = 0
 ) -> Iterator[StubFleet]:
     """A fleet in its own folder; it is stopped afterwards."""
     with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as made:
@@ -262,7 +270,7 @@ def running_stub_fleet(
         with running_yard(folder, names, model=_MODEL, changes=own) as yard:
             asyncio.run(_open_job(yard.redis_url))
             command = [sys.executable, "-m", "benchmarks.stub_lane", _LANE, _JOB]
-            command += [str(replicas), str(shares)]
+            command += [str(replicas), str(shares), str(rows_per_message)]
             job = Child("lane-job", command, folder, environment=yard.environment)
             try:
                 job.start()

@@ -1,13 +1,15 @@
-"""A lane job on an engine that answers at once: `… benchmarks.stub_lane LANE JOB REPLICAS SHARES`.
+"""A lane job on an engine that answers at once.
+
+python -m benchmarks.stub_lane LANE JOB REPLICAS SHARES ROWS
 
 The real `LaneJob` in a Ray cluster of its own, with real waves and real calls over Ray Serve.
-The rows that each replica has answered stand in the file SHARES, as a JSON list.
+The rows that each replica has answered stand in the file SHARES, as a JSON list. It answers ROWS of
+a call in each message, or all of them with 0.
 """
 
 import asyncio
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -17,8 +19,6 @@ from shared.catalog import Lane
 from shared.engines import ReplicaNumbers
 from worker.lane_engines import LaneEngines
 
-#: How many answers a replica sends together; all of a call if it is not set.
-ROWS_PER_MESSAGE_VARIABLE = "STUB_ROWS_PER_MESSAGE"
 _LOGICAL_CPUS = 16
 
 
@@ -27,6 +27,7 @@ class StubEngines(LaneEngines):
 
     replicas: ClassVar[int]
     shares: ClassVar[Path]
+    rows_per_message: ClassVar[int]
 
     async def restore(self, engine: Lane) -> bool:  # noqa: ARG002  # it is there
         return False
@@ -44,7 +45,7 @@ class StubEngines(LaneEngines):
                 deploy_stub,
                 name,
                 self.replicas,
-                rows_per_message=int(os.environ.get(ROWS_PER_MESSAGE_VARIABLE, "0")),
+                rows_per_message=self.rows_per_message,
             )
 
 
@@ -72,8 +73,9 @@ def run_in_own_cluster(lane: str, job: str, engines_class: type[LaneEngines]) ->
 
 
 def main() -> None:
-    lane, job, replicas, shares = sys.argv[1:]
+    lane, job, replicas, shares, rows_per_message = sys.argv[1:]
     StubEngines.replicas, StubEngines.shares = int(replicas), Path(shares)
+    StubEngines.rows_per_message = int(rows_per_message)
     run_in_own_cluster(lane, job, StubEngines)
 
 
