@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--rows-per-call", type=int)
     parser.add_argument("--rows-per-slice", type=int)
     parser.add_argument(
-        "--rows-per-message", type=int, help="answers that a replica sends together"
+        "--rows-per-message", type=int, default=0, help="answers that a replica sends together"
     )
     parser.add_argument("--seconds", type=float, default=300.0)
     options = parser.parse_args()
