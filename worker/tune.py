@@ -29,7 +29,7 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Results,
 )
-from worker.engine_placement import bundles_of, processors_of
+from worker.engine_need import needs
 from worker.engine_sizes import DEFAULT_MAX_NUM_BATCHED_TOKENS, rows_ahead, rows_of_call
 from worker.front_count import BY_ITSELF, asked_fronts, config_of, fronts_of
 from worker.tune_search import Limits, Search, Setting
@@ -178,10 +178,9 @@ def lacking(model: Model, pool: Pool, machine: Mapping[str, float]) -> str | Non
 
     None if one can.
     """
-    catalog = trial_catalog(model, pool, first_setting(model, pool))
-    [[tried], [own]] = catalog.models.values(), catalog.pools.values()
+    [engine] = needs(trial_catalog(model, pool, first_setting(model, pool)))
     needed: Counter[str] = Counter()
-    for bundle in bundles_of(tried, own, processors_of(tried, own)):
+    for bundle in engine.bundles:
         needed.update(bundle)
     missing = {name: amount for name, amount in needed.items() if amount > machine.get(name, 0)}
     if not missing:
