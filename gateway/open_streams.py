@@ -86,13 +86,13 @@ class OpenStreams:
     async def _renew(self) -> None:
         while self._open:
             await asyncio.sleep(_RENEW_SECONDS)
-            renewed = list(self._open)
+            renewed = set(self._open)
             try:
                 await self._streams.renew(renewed, seconds=COUNTED_SECONDS)
             except TransientError as error:
                 log.warning("streams.not_renewed", reason=str(error))
             # One that was closed meanwhile may be counted again.
-            for stream in set(renewed) - self._open:
+            for stream in renewed - self._open:
                 self.free(stream)
 
     async def _close(self) -> None:
