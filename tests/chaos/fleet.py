@@ -209,9 +209,7 @@ class ChaosFleet:
 
     async def stop_dispatchers(self) -> None:
         """End the dispatchers in an orderly way, and start nothing again."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await self.stop_guarding()
         for name in DISPATCHERS:
             for pid in self.pids(name):
                 _signal(pid, signal.SIGTERM)
@@ -220,6 +218,12 @@ class ChaosFleet:
     def guard(self) -> None:
         """Start again whatever ends, from now on."""
         self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop_guarding(self) -> None:
+        """Start nothing again."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
 
     async def key(self, tenant: str) -> str:
         """A new API key."""

@@ -101,9 +101,7 @@ class OutageFleet(ChaosFleet):
     @asynccontextmanager
     async def unguarded(self) -> AsyncIterator[None]:
         """Start again whatever ends during the block."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await self.stop_guarding()
         try:
             yield
         finally:
