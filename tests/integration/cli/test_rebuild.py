@@ -41,7 +41,6 @@ from shared.lifecycle import FINAL, Event, Status
 from shared.scopes import Scope
 from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
-from shared.state.scripts import Scripts
 from shared.state.state import NAMESPACE
 from shared.storage import Storage, Stored
 from shared.submission.accept import accept
@@ -59,6 +58,7 @@ from tests.integration.dispatcher.conftest import (
     shuffled,
 )
 from tests.manifests import a_manifest, inline, today
+from tests.repeated_scripts import repeating
 from tests.servers import S3
 from worker.outcomes import Outcome, SliceResult
 from worker.rows import assemble
@@ -433,21 +433,11 @@ async def test_a_slice_among_the_suspects_stands_in_one_place_afterwards(
     await _run_to_the_end(yards, [running], {running: await yards.state.slices.parts(running)})
 
 
-async def test_a_batch_whose_restoring_is_repeated_keeps_its_slices(
-    yards: Yards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_whose_restoring_is_repeated_keeps_its_slices(yards: Yards) -> None:
     running = await yards.start("running", 9)
     await yards.commit_some(running, 1)
-    run = Scripts.run
 
-    async def run_twice(scripts: Scripts, name: str, *arguments: str | bytes | float) -> Any:
-        """As the client does when the first answer is lost."""
-        if name == "restore_batch":
-            await run(scripts, name, *arguments)
-        return await run(scripts, name, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scripts, "run", run_twice)
+    with repeating("restore_batch"):
         await _rebuild(yards)
 
     await _run_to_the_end(yards, [running], {running: await yards.state.slices.parts(running)})

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -23,7 +22,6 @@ from shared.catalog_file import load_catalog
 from shared.doors import Door
 from shared.settings import open_storage
 from shared.state import State
-from shared.state.scripts import Scripts
 from shared.storage import Storage
 from tests.integration.dispatcher.conftest import CATALOG as YARD_CATALOG
 from tests.integration.dispatcher.conftest import BatchYard, a_planner
@@ -156,21 +154,6 @@ async def calling(gateway: Gateway, state: State) -> AsyncIterator[Caller]:
 async def acme(gateway: Gateway, gateway_state: State) -> AsyncIterator[Caller]:
     async with calling(gateway, gateway_state) as caller:
         yield caller
-
-
-@contextlib.contextmanager
-def repeating(script: str) -> Iterator[None]:
-    """Run the script twice each time, as where the first answer of Redis is lost."""
-    run = Scripts.run
-
-    async def run_twice(scripts: Scripts, name: str, *arguments: str | bytes | float) -> Any:
-        if name == script:
-            await run(scripts, name, *arguments)
-        return await run(scripts, name, *arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scripts, "run", run_twice)
-        yield
 
 
 @pytest.fixture

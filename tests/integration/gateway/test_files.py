@@ -9,7 +9,8 @@ from openai import APIStatusError, BadRequestError, NotFoundError
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from tests.eventually import eventually
-from tests.integration.gateway.conftest import Caller, Gateway, repeating
+from tests.integration.gateway.conftest import Caller, Gateway
+from tests.repeated_scripts import repeating
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"tiny"}}\n'
 BOUNDARY = "frontier"

@@ -16,8 +16,9 @@ from shared.lifecycle import Event
 from shared.state import State
 from tests.batches import validating
 from tests.eventually import eventually
-from tests.integration.gateway.conftest import Caller, Gateway, calling, repeating, running
+from tests.integration.gateway.conftest import Caller, Gateway, calling, running
 from tests.receiver import answers, receiving
+from tests.repeated_scripts import repeating
 from tests.webhooks import delivering
 
 #: Nobody has this address, and no name server is asked for it.

@@ -244,14 +244,10 @@ async def test_one_that_finds_nothing_to_run_at_first_runs_what_comes_later(
             # It has long looked for work when it beats.
             return (await state.lanes.job(LANE)).beat_at > 0
 
-        async def is_done() -> bool:
-            batch = (await state.batches.get(job.batch_id)).to_openai()
-            return batch.request_counts.completed == _ROWS_A_SLICE
-
         await eventually(has_looked)
         await state.lanes.feed(LANE, [f"{job.batch_id}:0"])
 
-        await eventually(is_done)
+        await _until_completed(state, job.batch_id, rows=_ROWS_A_SLICE)
 
 
 @pytest.mark.parametrize("waves", [0, 2], ids=["no waves", "waves that never start"])
@@ -263,12 +259,7 @@ async def test_room_is_filled_as_soon_as_a_slice_has_ended(
     monkeypatch.setattr("worker.lane_work._MAX_WAVES", waves)
     slices = 30
     async with running_lane_job(stores, _QuickEngine(), slices=slices) as job:
-
-        async def are_done() -> bool:
-            batch = (await stores.state.batches.get(job.batch_id)).to_openai()
-            return batch.request_counts.completed == slices * _ROWS_A_SLICE
-
-        await eventually(are_done)
+        await _until_completed(stores.state, job.batch_id, rows=slices * _ROWS_A_SLICE)
 
 
 async def test_a_batch_has_results_from_its_beginning_on_while_a_wave_starts(
@@ -328,11 +319,7 @@ async def test_a_batch_has_results_from_its_beginning_on_while_a_wave_starts(
             pass
         await asyncio.wait_for(ended.wait(), timeout=60)
 
-    async def are_committed() -> bool:
-        batch = (await stores.state.batches.get(batch_id)).to_openai()
-        return batch.request_counts.completed == slices * _ROWS_A_SLICE
-
-    await eventually(are_committed)
+    await _until_completed(stores.state, batch_id, rows=slices * _ROWS_A_SLICE)
     # The wave has 4 to 9.
     assert max(map(ran.index, (4, 5, 6))) < min(map(ran.index, (7, 8, 9)))
     assert sorted(ran) == list(range(slices))
@@ -386,3 +373,11 @@ async def test_slices_of_a_wave_that_breaks_while_redis_is_away_run_again(
 
         await eventually(are_back)
         await state.close()
+
+
+async def _until_completed(state: State, batch_id: str, *, rows: int) -> None:
+    async def is_completed() -> bool:
+        batch = (await state.batches.get(batch_id)).to_openai()
+        return batch.request_counts.completed == rows
+
+    await eventually(is_completed)
