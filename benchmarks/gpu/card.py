@@ -1,6 +1,7 @@
 """What NVIDIA's command says of the machine's first card."""
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ def facts() -> dict[str, Any]:
         return {"card": None}
     query = "--query-gpu=name,driver_version,memory.total"
     asked = [_COMMAND, "--format=csv,noheader,nounits", query]
+    if visible := _visible():
+        asked.append(f"--id={','.join(visible)}")
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines() or [""]
     words = [word.strip() for word in lines[0].split(",")]
@@ -46,7 +49,7 @@ def sampled() -> Iterator[list[Sample]]:
         yield samples
         return
     query = "--query-gpu=utilization.gpu,memory.used,power.draw"
-    command = [_COMMAND, "--id=0", query, "--format=csv,noheader,nounits"]
+    command = [_COMMAND, f"--id={(_visible() or ['0'])[0]}", query, "--format=csv,noheader,nounits"]
     command += ["-lms", str(_SAMPLE_MILLISECONDS)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -59,6 +62,12 @@ def sampled() -> Iterator[list[Sample]]:
         finally:
             process.kill()
             reader.join(5)
+
+
+def _visible() -> list[str]:
+    """The numbers of the cards that CUDA shows to this run; none if it shows all."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return visible.split(",") if visible else []
 
 
 def _read(lines: IO[str], samples: list[Sample]) -> None:

@@ -38,7 +38,7 @@ def front(bench: Bench) -> Iterator[Figure]:
 def embeddings(bench: Bench) -> Iterator[Figure]:
     """Embeddings, whose bare engine has one client."""
     bench.warm(EMBED)
-    count = bench.plan.rows(20_000)
+    count = bench.plan.rows(40_000)
     yield bench.ratio(
         "rows/s, embeddings of 40 tokens: fleet / bare engine",
         EMBED, lambda: embedding_rows([40] * count), goal=2.0,
@@ -60,7 +60,7 @@ def large(bench: Bench) -> Iterator[Figure]:
     """A model that fills the card."""
     bench.warm(LARGE)
     # Its beginning and its end cost a second, whatever it has.
-    count = bench.plan.rows(7_200)
+    count = bench.plan.rows(10_800)
     figure = bench.ratio(
         "rows/s, 7B, 300 in, 128 out, 256 seats: fleet / bare engine",
         LARGE, lambda: equal(LARGE, count, 300, 128), goal=0.99, turns=1,
@@ -115,7 +115,7 @@ def share(bench: Bench) -> Iterator[Figure]:
 
 def share_embeddings(bench: Bench) -> Iterator[Figure]:
     """The same for embeddings, where one engine's core is the bound."""
-    replicas, count = bench.plan.embed_replicas, bench.plan.rows(40_000)
+    replicas, count = bench.plan.embed_replicas, bench.plan.rows(50_000)
     bench.wait_for_replicas(EMBEDS, replicas)
     bench.warm(EMBEDS)
     yield bench.ratio(
@@ -134,7 +134,7 @@ def mixed(bench: Bench) -> Iterator[Figure]:
         lambda: rows(SMALL, CHAT, [text(100, dice) for _ in tokens], tokens),
         goal=0.97,
     )
-    lengths = between(10, 500, bench.plan.rows(10_000))
+    lengths = between(10, 500, bench.plan.rows(30_000))
     yield bench.ratio(
         "rows/s, embeddings of 10 to 500 tokens: fleet / bare engine",
         EMBED, lambda: embedding_rows(lengths), goal=0.97,

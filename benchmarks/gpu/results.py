@@ -62,7 +62,7 @@ def machine() -> dict[str, Any]:
     """The card, its driver, and the versions of what runs on it."""
     return {
         **card.facts(),
-        "processors": os.cpu_count(),
+        "processors": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         **{name: _version(name) for name in _PACKAGES},
     }

@@ -167,6 +167,27 @@ def test_the_card_is_what_nvidias_command_says(
     assert samples[0] == (40.0, 2.0, 200.5)
 
 
+def test_only_the_cards_that_cuda_shows_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *-lms*) case "$*" in *--id=2\\ *) echo "40, 2048, 200.5"; sleep 9;; esac;; esac\n'
+        'case "$*" in *--id=2,3*) for card in 2 3; do echo "NVIDIA H100, 580.65.06, 81920"; done;; esac\n'
+    )
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+
+    with card.sampled() as samples:
+        while not samples:
+            time.sleep(0.01)
+
+    assert card.facts()["cards"] == 2
+    assert samples == [(40.0, 2.0, 200.5)]
+
+
 def test_the_load_is_told_by_kind_of_process() -> None:
     with watched() as load:
         sum(range(10_000_000))
