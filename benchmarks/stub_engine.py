@@ -63,9 +63,13 @@ def deploy_stub(app_name: str, replicas: int, *, rows_per_message: int = 0) -> N
 
 def deploy_replicas(app_name: str, replica: type, replicas: int, *arguments: int) -> None:
     """Deploy what takes an engine's place, with these arguments, unless it is deployed."""
-    if is_deployed(app_name):
-        return
-    start_serve()
+    if not is_deployed(app_name):
+        start_serve()
+        run_replicas(app_name, replica, replicas, *arguments)
+
+
+def run_replicas(app_name: str, replica: type, replicas: int, *arguments: int) -> None:
+    """Have so many replicas of it, however many there are; returns when all run."""
     deployment = serve.deployment(
         name=DEPLOYMENT,
         num_replicas=replicas,

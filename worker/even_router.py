@@ -12,6 +12,7 @@ from ray.serve.request_router import (
     FIFOMixin,
     MultiplexMixin,
     PendingRequest,
+    ReplicaID,
     RequestRouter,
     RunningReplica,
 )
@@ -54,6 +55,8 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]  # Ray's
         self._turns = Turns()
+        #: Those that were there when it last looked.
+        self._met = set[ReplicaID]()
 
     def initialize_state(self, **_: Any) -> None:
         """There is nothing to set up."""
@@ -81,3 +84,24 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
         wanted = [id_ for id_ in known if not is_avoided(id_.unique_id)]
         calls = {id_: cache.get(id_) for id_ in wanted or known}
         return [[known[id_] for id_ in self._turns.next(calls)]]
+
+    async def _probe_queue_lens(
+        self, replicas: list[RunningReplica], backoff_index: int
+    ) -> list[tuple[RunningReplica, int | None]]:
+        """How many calls these have. Those that are new have none, and are not asked.
+
+        Serve asks new ones while they have their first calls, and takes the answers a tenth of a
+        second later: one that counts a call that is over would keep others away for ten seconds.
+        """
+        cache = self.replica_queue_len_cache
+        new = [one for one in replicas if one.replica_id not in self._met]
+        for one in new:
+            if cache.get(one.replica_id) is None:
+                cache.update(one.replica_id, 0)
+        # Those that are gone are forgotten.
+        self._met = set(self.curr_replicas)
+        known = [one for one in replicas if one not in new]
+        found: list[tuple[RunningReplica, int | None]] = await super()._probe_queue_lens(
+            known, backoff_index
+        )
+        return [*((one, cache.get(one.replica_id)) for one in new), *found]

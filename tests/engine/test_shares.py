@@ -86,6 +86,46 @@ async def test_no_replica_is_asked_how_busy_it_is_before_a_call_after_a_long_res
     assert not asked
 
 
+async def test_a_replica_that_is_new_is_not_asked_how_busy_it_is(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray import serve
+    from ray.serve._private.request_router.replica_wrapper import RunningReplica
+
+    from benchmarks.stub_engine import StubReplica, deploy_stub, run_replicas
+    from worker.engine_client import EngineClient
+    from worker.engine_status import DEPLOYMENT
+
+    del engine  # It has the cluster.
+    ask, asked = RunningReplica.get_queue_len, []
+
+    async def noted(self: RunningReplica, *, deadline_s: float) -> int:
+        asked.append(self.replica_id)
+        return int(await ask(self, deadline_s=deadline_s))
+
+    monkeypatch.setattr(RunningReplica, "get_queue_len", noted)
+    deploy_stub("growing", 1)
+    client = EngineClient("growing")
+
+    async def call() -> int:
+        works = [Work("batch", 0, "acme", 0, 0, 600, 10)]
+        async with aclosing(client.run_lines([LINE], works)) as groups:
+            return sum([len(group) async for group in groups])
+
+    assert await call() == 1
+    run_replicas("growing", StubReplica, 2, 0)
+    shares: list[int] = []
+    for _ in range(200):
+        assert await call() == 1
+        handle = serve.get_deployment_handle(DEPLOYMENT, "growing")
+        shares = sorted(await handle.broadcast("rows").results_async(timeout_s=60))
+        if len(shares) == 2 and shares[0] == 3:
+            break
+    # From its first call on it has every second one.
+    assert shares[0] == 3
+    assert not asked
+
+
 async def test_a_replica_that_gives_rows_back_gets_none_for_a_while_unless_it_is_alone(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
