@@ -173,8 +173,10 @@ def test_only_the_cards_that_cuda_shows_are_asked(
     command = tmp_path / "nvidia-smi"
     command.write_text(
         "#!/bin/sh\n"
-        'case "$*" in *-lms*) case "$*" in *--id=2\\ *) echo "40, 2048, 200.5"; sleep 9;; esac;; esac\n'
-        'case "$*" in *--id=2,3*) for card in 2 3; do echo "NVIDIA H100, 580.65.06, 81920"; done;; esac\n'
+        'case "$*" in\n'
+        '*--id=2\\ *-lms*) echo "40, 2048, 200.5"; exec sleep 9;;\n'
+        '*--id=2,3*) for card in 2 3; do echo "NVIDIA H100, 580.65.06, 81920"; done;;\n'
+        "esac\n"
     )
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
