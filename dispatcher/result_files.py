@@ -14,6 +14,7 @@ from shared.lifecycle import Event
 from shared.slices import Part
 from shared.state import BatchRecord, State
 from shared.storage import Storage
+from shared.tasks import beside
 
 #: S3 writes several parts of a file in little more time than one, and the batch waits for them.
 _PARTS_AT_ONCE = 3
@@ -103,15 +104,15 @@ class ResultFiles:
     async def _adopt(self, record: BatchRecord, part: Part, check: RowCheck) -> Results:
         """The part itself as the output or the error file: nothing is copied."""
         body = await self._storage.get(part.key, etag=part.etag)
-        if not part.fits(body):
+        if not await beside(part.fits, body):
             raise BrokenObjectError(part.key, "it has other bytes than when it was committed")
-        check.add_lines(body)
+        await beside(check.add_lines, body)
         kind = "output" if part.output_bytes else "error"
         file = Assembled(
             key=part.key,
             etag=part.etag,
             size=len(body),
-            sha256=hashlib.sha256(body).hexdigest(),
+            sha256=(await beside(hashlib.sha256, body)).hexdigest(),
             rows=part.rows,
             file_id=ids.output_file_id(record.id, kind),
         )
@@ -132,12 +133,15 @@ class ResultFiles:
             return None
         digest, rows = hashlib.sha256(), 0
 
+        def count(chunk: bytes) -> int:
+            digest.update(chunk)
+            return chunk.count(b"\n")
+
         async def counted() -> AsyncIterator[bytes]:
             nonlocal first, rows
             chunk, first = first, b""
             while True:
-                rows += chunk.count(b"\n")
-                digest.update(chunk)
+                rows += await beside(count, chunk)
                 yield chunk
                 try:
                     chunk = await anext(chunks)

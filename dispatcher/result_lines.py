@@ -21,6 +21,7 @@ from shared.ledger.parts import read_section
 from shared.slices import Part, PlannedSlice, Section, Slice
 from shared.state import BatchRecord, State
 from shared.storage import PART_BYTES, ReadBytes, Storage
+from shared.tasks import beside
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class ResultLines:
         async with aclosing(self._ahead(fetch, planned or self._planned())) as stretches_:
             async for stretch, body in stretches_:
                 if body is not None:
-                    self._check.add_lines(body)
+                    await beside(self._check.add_lines, body)
                     yield body
                     continue
                 streams = [self._lines(one, _output_section) for one in stretch]
@@ -94,7 +95,7 @@ class ResultLines:
                 reasons = [reason_for(self._record, planned, closing) for planned in stretch]
                 if found is not None:
                     body, names = found
-                    self._check.add_lines(body)
+                    await beside(self._check.add_lines, body)
                     yield self._with_unrun(stretch[0], body, reasons[0], names)
                     continue
                 streams = [self._lines(one, _error_section) for one in stretch]
@@ -229,7 +230,7 @@ class ResultLines:
         async with aclosing(chunked(merged(streams))) as chunks:
             async for lines in chunks:
                 chunk = b"".join(lines)
-                self._check.add_lines(chunk)
+                await beside(self._check.add_lines, chunk)
                 yield chunk
 
 

@@ -1,9 +1,21 @@
-"""Reliable cancellation of asyncio tasks, and what has to be done all the same."""
+"""Reliable cancellation of asyncio tasks, what has to be done all the same, and work in threads."""
 
 import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: What has fewer takes less time than a thread costs.
+_MANY_BYTES = 128 * 1024
+
+
+async def beside(work: Callable[[bytes], T], data: bytes) -> T:
+    """What the work makes of these bytes. If they are many, the event loop goes on meanwhile."""
+    if len(data) < _MANY_BYTES:
+        return work(data)
+    return await asyncio.to_thread(work, data)
 
 
 async def end(*tasks: "asyncio.Task[Any]", patience_seconds: float = 1) -> None:

@@ -11,6 +11,7 @@ from shared.ledger.quarantine import set_aside
 from shared.slices import Part, Section
 from shared.state import State
 from shared.storage import Storage
+from shared.tasks import beside
 
 log = structlog.get_logger()
 
@@ -31,7 +32,7 @@ def index_of(key: str) -> int:
 async def read_section(storage: Storage, part: Part, section: Section) -> bytes:
     """Bytes of a part. Raises NotFoundError, and BrokenObjectError if they are not its own."""
     body = await storage.get(part.key, start=section.start, end=section.end)
-    if not section.fits(body):
+    if not await beside(section.fits, body):
         raise BrokenObjectError(part.key, "it has other bytes than when it was committed")
     return body
 

@@ -1,8 +1,9 @@
 import asyncio
+import threading
 
 import pytest
 
-from shared.tasks import end, see_through
+from shared.tasks import beside, end, see_through
 
 
 async def test_all_are_over_afterwards() -> None:
@@ -87,3 +88,14 @@ async def test_a_cleaning_that_takes_too_long_is_cancelled() -> None:
 
     assert task.cancelled()
     await asyncio.wait_for(cancelled.wait(), 60)
+
+
+@pytest.mark.parametrize(("size", "is_beside"), [(100, False), (10_000_000, True)])
+async def test_work_on_many_bytes_is_done_beside_the_event_loop(size: int, is_beside: bool) -> None:
+    def work(data: bytes) -> tuple[threading.Thread, int]:
+        return threading.current_thread(), len(data)
+
+    thread, found = await beside(work, bytes(size))
+
+    assert found == size
+    assert (thread is not threading.main_thread()) == is_beside
