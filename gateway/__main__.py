@@ -11,6 +11,7 @@ from gateway.server import Server, shared_socket
 from gateway.settings import GatewaySettings
 from shared.bus.messages import path
 from shared.errors import SetupError
+from shared.interpreter import keep_pauses_short
 from shared.monitoring import log
 from shared.tracing import spans
 
@@ -30,6 +31,7 @@ def main() -> int:
         return _refuse("; ".join(problems))
     except (SettingsError, SetupError) as error:
         return _refuse(str(error))
+    keep_pauses_short()
     server = Server.of(app, settings)
     try:
         sockets = [shared_socket(settings)] if settings.share_port else None

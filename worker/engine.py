@@ -21,13 +21,13 @@ from shared.catalog import Model, Pool
 from shared.doors import Door
 from shared.engines import ReplicaNumbers
 from shared.errors import SetupError
+from shared.interpreter import collector_paused, keep_pauses_short
 from shared.monitoring.log import configure_own
 from shared.ordering.work import Work
 from worker.adapter_loader import VllmLoader
 from worker.adapter_shelf import AdapterShelf, unknown
 from worker.answers import Answers
 from worker.catalog_adapters import answers_of_unloaded, load_each_alone
-from worker.collector import collector_paused
 from worker.core_life import CoreLife, while_core_lives
 from worker.drain import Drain, before_stop
 from worker.engine_bounds import refuse_killers
@@ -196,6 +196,7 @@ class BatchServer(LLMServer):
         self.core_life = CoreLife(is_only_one=self._model.max_replicas == 1)
         self._start_seconds = time.monotonic() - began_at
         self._healing = asyncio.create_task(self._heal())
+        keep_pauses_short()
         self.clock.end("server")
 
     async def _meet_core(self) -> Any:

@@ -28,7 +28,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]  # it has no types
 import structlog
 
-from worker.collector import collector_paused
+from shared.interpreter import collector_paused
 from worker.tokenizer_copies import share_vocabularies
 
 log = structlog.get_logger()

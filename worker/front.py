@@ -13,9 +13,9 @@ from typing import Any
 
 import structlog
 
+from shared.interpreter import keep_pauses_short
 from shared.openai.row_rules import RowRules
 from worker.catalog_adapters import load_each_alone
-from worker.collector import pass_over_what_is_there
 from worker.engine_bounds import refuse_killers
 from worker.engine_front import keep_environment
 from worker.engine_results import SERVER_ERROR, failure
@@ -47,7 +47,7 @@ class Front:
         setup = await self._setup
         self._core = RemoteCore(self._link.send, setup.supported_tasks)
         self._openai = OpenAILayer(await _app(setup, self._core, self._rules))
-        pass_over_what_is_there()
+        keep_pauses_short()
         self._link.send(Ready(os.getpid()))
         await loop.create_future()
 

@@ -17,6 +17,7 @@ from shared import crash
 from shared.catalog import Catalog, Lane
 from shared.catalog_file import load_catalog
 from shared.errors import TransientError
+from shared.interpreter import keep_pauses_short
 from shared.ordering.pace import to_text
 from shared.state import Bells, State
 from shared.state.claims import SupersededError
@@ -24,7 +25,6 @@ from shared.storage import Storage
 from shared.tracing import spans
 from worker.adapter_keeper import AdapterKeeper
 from worker.backlog_keeper import BacklogKeeper
-from worker.collector import pass_over_what_is_there
 from worker.connections import opened
 from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
@@ -72,7 +72,7 @@ def run_lane_job(
                 engines_class=engines_class,
             ).run()
 
-    pass_over_what_is_there()
+    keep_pauses_short()
     asyncio.run(work())
     spans.stop()
     # The waves of a superseded job run in threads that nothing can stop.

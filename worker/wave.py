@@ -14,6 +14,7 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 
 from shared.cache_salt import CacheSalts
+from shared.interpreter import keep_pauses_short
 from shared.monitoring import log
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
@@ -22,7 +23,6 @@ from shared.tracing import spans
 from worker.adapter_engine import with_adapters
 from worker.batch_watch import BatchWatch
 from worker.block_runner import BlockRunner
-from worker.collector import pass_over_what_is_there
 from worker.connections import open_state, read_settings
 from worker.engine_client import EngineClient
 from worker.media_engine import with_media
@@ -138,7 +138,7 @@ class SliceMapper:
             blocks_at_once=blocks_at_once,
             slice_events=settings.slice_events,
         )
-        pass_over_what_is_there()
+        keep_pauses_short()
 
     async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
         [claims] = block["claims"]
