@@ -75,7 +75,7 @@ from worker.live_scaling import LIVE_METRIC, NEEDED_METRIC
 from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
-from worker.row_groups import GROUP_SECONDS, in_groups
+from worker.row_groups import GROUP_SECONDS, VECTORS_GROUP_SECONDS, in_groups
 from worker.row_requests import Request, RowAnswer, answer_of, request_of
 from worker.row_rules import refused, rules_from
 from worker.tokenizer_copies import share_vocabularies
@@ -190,8 +190,9 @@ class BatchServer(LLMServer):
         )
         self._live_door = LiveDoor(self._live)
         self._door = await _opened_door(self._live_door)
-        seconds = float(os.environ[DRAIN_SECONDS_VARIABLE])
-        self._drain = Drain(self._entrance, self._live, seconds=seconds)
+        self._drain = Drain(
+            self._entrance, self._live, seconds=float(os.environ[DRAIN_SECONDS_VARIABLE])
+        )
         before_stop(self._stop)
         self.core_life = CoreLife(is_only_one=self._model.max_replicas == 1)
         self._start_seconds = time.monotonic() - began_at
@@ -209,7 +210,9 @@ class BatchServer(LLMServer):
         self._shelf = _shelf(self._model, self._client, app)
         self._unloaded = answers_of_unloaded(app)
         config = self._client.vllm_config
-        self._tries_grammars = config.model_config.runner_type != "pooling" and needs_trials(config)
+        gives_vectors = config.model_config.runner_type == "pooling"
+        self._tries_grammars = not gives_vectors and needs_trials(config)
+        self._group_seconds = VECTORS_GROUP_SECONDS if gives_vectors else GROUP_SECONDS
         return app
 
     async def _stand_before_core(self) -> None:
@@ -327,7 +330,7 @@ class BatchServer(LLMServer):
             self._answer(row, line, work) if work.batch_id in wanted else _no_result()
             for row, line, work in zip(rows, lines, order, strict=True)
         ]
-        async with aclosing(in_groups(runs, seconds=GROUP_SECONDS)) as groups:
+        async with aclosing(in_groups(runs, seconds=self._group_seconds)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
                 ended = [

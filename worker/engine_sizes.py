@@ -7,7 +7,10 @@ from shared.catalog import Model
 #: many; several calls keep an engine full while some of them end.
 _CALL_PART, _MIN_CALL_ROWS, _MAX_CALL_ROWS = 4, 16, 256
 #: The same part where a row takes one step: its seats are as many as it has rows in a moment.
-_VECTORS_CALL_PART = 2
+_VECTORS_CALL_PART = 1
+#: So many times the rows that an engine computes at once are on their way, there and back. Where a
+#: row takes one step, most of them are being tokenized, written or sent.
+_AHEAD, _VECTORS_AHEAD = 2, 4
 
 #: On fewer, the start of a second one costs more than it brings.
 _PROCESSORS_FOR_TWO_MAPPERS = 8
@@ -65,18 +68,19 @@ def rows_at_once(model: Model) -> int:
     return model.max_replicas * model.seats
 
 
-def rows_ahead(rows: int) -> int:
-    """How many rows one path may have in the engine's queue and inside.
+def rows_ahead(model: Model, rows: int | None = None) -> int:
+    """How many rows one path may have in the engine's queue and inside; it computes `rows` at once.
 
     They keep the seats full while results travel back and other rows come. More would only make
     more rows run again when the engine dies: the order among them is that of the queue.
     """
-    return 2 * rows
+    part = _VECTORS_AHEAD if model.runner == "pooling" else _AHEAD
+    return part * (rows_at_once(model) if rows is None else rows)
 
 
 def small_rows(model: Model) -> int:
     """How many rows of small batches run although others have taken all the room."""
-    return rows_ahead(model.max_replicas * spare_seats(model))
+    return rows_ahead(model, model.max_replicas * spare_seats(model))
 
 
 #: As many rows as four slices have; an engine with few seats runs whole slices, too.
@@ -88,4 +92,4 @@ def turn_rows(model: Model) -> int:
 
     They wait in the engine's queue, which is fair among those that it knows.
     """
-    return max(_MIN_TURN_ROWS, 4 * rows_ahead(rows_at_once(model)))
+    return max(_MIN_TURN_ROWS, 4 * rows_ahead(model))

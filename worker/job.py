@@ -30,7 +30,7 @@ from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
 from worker.engine_keeper import EngineKeeper
 from worker.engine_pools import EnginePools
-from worker.engine_sizes import rows_at_once, small_rows, spare_seats, turn_rows
+from worker.engine_sizes import rows_ahead, rows_at_once, small_rows, spare_seats, turn_rows
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad
 from worker.lane_work import LaneWork
@@ -107,6 +107,7 @@ class LaneJob:
         self._rate = 0.0
         self._load = LaneLoad(
             rows_at_once=rows_at_once(model),
+            rows_ahead=rows_ahead(model),
             small_rows=small_rows(model),
             turn_rows=turn_rows(model),
             direct_rows=settings.direct_rows,

@@ -19,7 +19,6 @@ from worker.engine_errors import Engine
 from worker.engine_sizes import (
     mappers_of_wave,
     rows_ahead,
-    rows_at_once,
     rows_of_call,
     small_rows,
     turn_rows,
@@ -51,7 +50,7 @@ class LaneEngines:
         model = catalog.model(lane.model)
         self._share_prefixes = model.share_prefixes
         self._rules = model.row_rules
-        self._rows_in_engine = rows_ahead(rows_at_once(model))
+        self._rows_in_engine = rows_ahead(model)
         #: Nothing that was begun directly waits here: `LaneLoad` says how much that is.
         any_rows = max(settings.direct_rows, 2 * self._rows_in_engine)
         self._direct_rows = any_rows + small_rows(model) + turn_rows(model)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from shared.slices import Claim
-from worker.engine_sizes import rows_ahead
 
 #: Batch, index and epoch: a slice may be claimed again while a wave still has its old claim.
 _Key = tuple[str, int, int]
@@ -39,17 +38,19 @@ class LaneLoad:
         self,
         *,
         rows_at_once: int,
+        rows_ahead: int,
         small_rows: int,
         turn_rows: int,
         direct_rows: int,
         wave_seconds: float,
     ) -> None:
-        """The engine computes `rows_at_once` rows.
+        """The engine computes `rows_at_once` rows, and one path may have `rows_ahead` there.
 
         `small_rows` rows of small batches start whatever else runs, and so do `turn_rows` rows of
         batches of which little runs; the rest is as in the settings.
         """
         self.rows_at_once = rows_at_once
+        self._rows_ahead = rows_ahead
         self._max_small_rows = small_rows
         self._max_turn_rows = turn_rows
         self._max_direct_rows = direct_rows
@@ -187,7 +188,7 @@ class LaneLoad:
 
     def rows_in_engine(self) -> int:
         """How many rows one path may have in the engine and its queue."""
-        return rows_ahead(self.rows_at_once)
+        return self._rows_ahead
 
     def _rows(self, room: Room) -> int:
         return sum(claim.slice.rows for its, claim in self._direct.values() if its is room)

@@ -10,6 +10,8 @@ T = TypeVar("T")
 #: How long a replica's result waits for others before it is sent, in seconds. A message costs as
 #: much as the answers of several short rows, and the last result of a call never waits.
 GROUP_SECONDS = 0.05
+#: The same where a row takes one step: a call is over soon, and costs little more than a message.
+VECTORS_GROUP_SECONDS = 0.2
 
 
 async def in_groups(

@@ -279,7 +279,7 @@ class Tuning:
 
     async def _rate(self, client: Any, setting: Setting, step: int) -> Rate:
         """Keep the engine full for a while. Raises SetupError if it refuses all rows."""
-        calls = max(2, rows_ahead(setting.seats * setting.replicas) // step)
+        calls = max(2, rows_ahead(self._model, setting.seats * setting.replicas) // step)
         began = time.monotonic()
         warm_at, ends_at = began + _WARM_PART * self._measured, began + self._measured
         count = Count()

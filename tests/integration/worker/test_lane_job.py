@@ -25,6 +25,7 @@ from tests.integration.worker.conftest import worker_settings
 from tests.proxy import proxied
 from tests.servers import S3
 from worker.engine_errors import Engine, Results
+from worker.lane_load import LaneLoad
 
 # Ray warns about itself when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -87,6 +88,18 @@ class RunningLaneJob:
 
     async def claimed(self, batch_id: str) -> int:
         return await self.yard.state.claims.inflight(batch_id)
+
+
+def load_of(rows: int, *, direct_rows: int) -> LaneLoad:
+    """That of an engine which computes so many rows at once."""
+    return LaneLoad(
+        rows_at_once=rows,
+        rows_ahead=2 * rows,
+        small_rows=0,
+        turn_rows=0,
+        direct_rows=direct_rows,
+        wave_seconds=1,
+    )
 
 
 @pytest.fixture
@@ -267,7 +280,6 @@ async def test_a_batch_has_results_from_its_beginning_on_while_a_wave_starts(
 ) -> None:
     """Its output file can be begun; half of the wave is left for when it has started."""
     from worker.lane_engines import LaneEngines
-    from worker.lane_load import LaneLoad
     from worker.lane_work import LaneWork
 
     ran: list[int] = []
@@ -306,7 +318,7 @@ async def test_a_batch_has_results_from_its_beginning_on_while_a_wave_starts(
         settings,
         Engines(catalog, lane, stores.state, settings, patience_seconds=None),
         # Four slices run directly, and six of the others are a wave.
-        LaneLoad(rows_at_once=10, small_rows=0, turn_rows=0, direct_rows=20, wave_seconds=1),
+        load_of(10, direct_rows=20),
         lane=lane,
         job=JOB,
         small_batch_rows=0,
@@ -329,7 +341,6 @@ async def test_slices_of_a_wave_that_breaks_while_redis_is_away_run_again(
     stores: Stores, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from worker.lane_engines import LaneEngines
-    from worker.lane_load import LaneLoad
     from worker.lane_work import LaneWork
 
     monkeypatch.setattr("worker.lane_work._PAUSE_SECONDS", 0.0)
@@ -355,7 +366,7 @@ async def test_slices_of_a_wave_that_breaks_while_redis_is_away_run_again(
             settings,
             Engines(catalog, lane, state, settings, patience_seconds=None),
             # No room for one that runs directly.
-            LaneLoad(rows_at_once=1, small_rows=0, turn_rows=0, direct_rows=0, wave_seconds=1),
+            load_of(1, direct_rows=0),
             lane=lane,
             job=JOB,
             small_batch_rows=0,

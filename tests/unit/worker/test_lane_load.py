@@ -23,6 +23,7 @@ def _claim(index: int, rows: int, batch_id: str = "batch_1") -> Claim:
 def _load(*, rows_at_once: int = 256, direct_rows: int = 64) -> LaneLoad:
     return LaneLoad(
         rows_at_once=rows_at_once,
+        rows_ahead=2 * rows_at_once,
         small_rows=16,
         turn_rows=500,
         direct_rows=direct_rows,
