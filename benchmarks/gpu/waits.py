@@ -40,11 +40,12 @@ def beside_giants(bench: Bench) -> Iterator[Figure]:
     view = bench.view_of(LARGE, EMBED)
     scale = Scale(
         giant_rows=max(4_000, bench.plan.rows(10_000)),
-        repeats=10 if bench.plan.scale == 1 else 2,
+        repeats=20 if bench.plan.scale == 1 else 2,
         pause_seconds=min(1.0, bench.plan.seconds(1.0)),
     )
     yield from behind(view, CHAT, scale)
-    many = scale._replace(giant_rows=max(10_000, bench.plan.rows(150_000)))
+    # An engine answers thousands of them a second, and all shall last until the end.
+    many = scale._replace(giant_rows=max(10_000, bench.plan.rows(400_000)))
     yield from behind(view, EMBEDDINGS, many, names=_BEHIND_EMBEDDINGS)
 
 
