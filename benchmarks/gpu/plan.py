@@ -113,9 +113,8 @@ class Plan:
             entry["live"] = {"tpot_ms": 4}
         several = {SHARED: self.replicas, EMBEDS: self.embed_replicas, EACH: self.cards}
         if name in several:
-            entry["max_replicas"] = several[name]
-            # At once, instead of by and by as rows come. What always runs cannot be removed.
-            entry["min_replicas"] = 0 if name == EACH else several[name]
+            # At once, instead of by and by as rows come.
+            entry["min_replicas"] = entry["max_replicas"] = several[name]
         if name == TENSOR:
             # It would multicast, which not every machine allows.
             entry["env"] = {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
