@@ -35,9 +35,9 @@ credentials: ## write the secrets of compose.yaml into .env; needs only Python
 
 .PHONY: check
 check: $(INSTALLED) ## lint, types, import rules, architecture and unit tests: under a minute when warm
-	@$(MAKE) --no-print-directory -j2 --output-sync=target types units architecture lint
+	@$(MAKE) --no-print-directory -j2 --output-sync=target others types shared architecture lint
 
-.PHONY: types units architecture lint
+.PHONY: types others shared architecture lint
 types:
 	$(BIN)/mypy
 
@@ -47,8 +47,12 @@ lint:
 	$(BIN)/lint-imports
 	git ls-files -z '*.yaml' '*.yml' | xargs -0 -r $(BIN)/yamllint --strict
 
-units architecture: %:
-	$(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$* tests/$(*:units=unit)
+# Two halves of the unit tests, which take longest, for two processors.
+others: TESTS = tests/unit --ignore=tests/unit/shared
+shared: TESTS = tests/unit/shared
+architecture: TESTS = tests/architecture
+others shared architecture: %:
+	$(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$* $(TESTS)
 
 .PHONY: servers
 servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages if they are missing
