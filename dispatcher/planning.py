@@ -55,7 +55,6 @@ from shared.storage import Storage, why_unreadable
 from shared.submission.adapters import adapters_of
 from shared.submission.additions import catch_up_all
 from shared.submission.opening import start_open
-from shared.tasks import beside
 from shared.tenant_rules import TenantRules
 
 log = structlog.get_logger()
@@ -299,7 +298,7 @@ class Planner:
         async for chunk in input_chunks(self._storage, record):
             async with turn:
                 # Parsing would block the event loop for too long.
-                rows = await beside(check.feed, chunk)
+                rows = await asyncio.to_thread(check.feed, chunk)
             rows = await self._with_answers(record, rows)
             async with turn:
                 spans = await asyncio.to_thread(cutter.take, rows)
