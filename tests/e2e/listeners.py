@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
 from cli.servers.process import RUN_DIR_VARIABLE
+from tests.processes import connections
 
 #: What the kernel calls a socket that listens, and a UDP socket that takes what anybody sends.
 _LISTENS, _UNCONNECTED = "0A", "07"
@@ -49,7 +50,7 @@ def listeners(run_dir: Path, pids: list[int]) -> list[Listener]:
             _command(process),
         )
         for process in _processes(run_dir, pids)
-        for connection in _connections(process)
+        for connection in connections(process)
         # A UDP socket that nobody has connected takes what anybody sends.
         if connection.status == psutil.CONN_LISTEN
         or (connection.status == psutil.CONN_NONE and not connection.raddr)
@@ -117,13 +118,6 @@ def _processes(run_dir: Path, pids: list[int]) -> set[psutil.Process]:
         if Path(mark).is_relative_to(run_dir.resolve()):
             found.add(process)
     return found
-
-
-def _connections(process: psutil.Process) -> Iterator[Any]:
-    try:
-        yield from process.net_connections("inet")
-    except psutil.NoSuchProcess:
-        return
 
 
 def _command(process: psutil.Process) -> str:

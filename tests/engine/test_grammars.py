@@ -4,15 +4,14 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from cli.models.tiny import make_tiny_chat_model
 from shared.openai.row_limits import RowLimits
+from tests.processes import below_this
 from worker.engine_errors import Result
 from worker.grammar_gate import GrammarGate
 from worker.grammars import Grammar
@@ -33,15 +32,6 @@ _DEEP = {
     }
 }
 _LIMITS = RowLimits(grammar_seconds=2, grammar_bytes=512 * 1024 * 1024)
-
-
-def _trial_processes() -> list[psutil.Process]:
-    """Those that this process has started; other tests have left other children."""
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.ZombieProcess):
-            found += [child] if "worker.grammar_trial" in child.cmdline() else []
-    return found
 
 
 def _explosion(number: int) -> Grammar:
@@ -179,7 +169,7 @@ async def test_a_tenant_whose_grammars_explode_waits_for_its_own(gate: GrammarGa
 
 async def test_a_process_that_was_killed_is_started_again(gate: GrammarGate) -> None:
     await _refused(gate, _GOOD)
-    [process] = _trial_processes()
+    [process] = below_this("worker.grammar_trial")
     trial = asyncio.ensure_future(_refused(gate, _explosion(5)))
     await asyncio.sleep(0)
     process.kill()
@@ -199,6 +189,6 @@ async def test_its_process_knows_no_secrets(
     monkeypatch.setenv("BATCHYARD_S3_SECRET_KEY", "the-secret")
     await _refused(gate, _GOOD)
 
-    [process] = _trial_processes()
+    [process] = below_this("worker.grammar_trial")
 
     assert "the-secret" not in process.environ().values()

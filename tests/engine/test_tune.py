@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import psutil
 import pytest
 from typer.testing import CliRunner
 
 from cli.__main__ import app
 from cli.models.tiny import make_tiny_chat_model
 from shared.catalog_file import load_catalog
+from tests.processes import below_this
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -86,8 +86,7 @@ def test_the_best_that_was_tried_is_written_and_no_engine_stays(catalog: Path, r
         assert after == before
     assert after.models["tiny"].source == before.models["tiny"].source
     assert catalog.read_text().startswith("# ours\n")
-    children = psutil.Process().children(recursive=True)
-    assert not [one for one in children if "EngineCore" in " ".join(one.cmdline())]
+    assert not below_this("EngineCore")
 
 
 def test_what_the_operator_has_to_fix_leaves_the_catalog_alone(catalog: Path, rows: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -47,8 +46,10 @@ from tests.eventually import eventually
 from tests.integration.cli.yards import A_CALL, TENANT, Yards, empty, yards_in
 from tests.integration.dispatcher.conftest import MICROS
 from tests.models import make_model
+from tests.processes import below_this
 from worker.engine_errors import Result
 
+_RENDERER = "shared.dataset.renderer"
 _SECOND = {
     "call": {
         "endpoint": "/v1/chat/completions",
@@ -677,16 +678,11 @@ async def test_pipelines_that_wait_for_room_hold_few_processes(yards: Yards) -> 
 
     try:
         await eventually(have_read, 60)
-        await eventually(lambda: _renderers() <= 2, 60)
+        await eventually(lambda: len(below_this(_RENDERER)) <= 2, 60)
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
-    assert not _renderers()
-
-
-def _renderers() -> int:
-    children = psutil.Process().children()
-    return sum("shared.dataset.renderer" in one.cmdline() for one in children)
+    assert not below_this(_RENDERER)
 
 
 async def test_nothing_is_left_of_a_pipeline_that_is_forgotten(yards: Yards) -> None:

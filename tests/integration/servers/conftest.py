@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from cli.servers import missing
+from tests.processes import connections
 
 
 def _require(server: str) -> None:
@@ -41,7 +42,7 @@ def listening_addresses() -> Callable[[int], set[str]]:
         return {
             connection.laddr.ip
             for process in [leader, *leader.children(recursive=True)]
-            for connection in process.net_connections(kind="tcp")
+            for connection in connections(process)
             if connection.status == psutil.CONN_LISTEN
         }
 
