@@ -1,6 +1,5 @@
 """Reads a batch's input from its object, once and in chunks."""
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 
@@ -8,6 +7,7 @@ from shared.errors import BatchyardError, TransientError
 from shared.openai.shapes import BatchError
 from shared.state import BatchRecord
 from shared.storage import ChangedError, Storage
+from shared.tasks import beside
 
 #: Up to this size, one call to S3 replaces one for the metadata and one for each chunk.
 _SMALL_BYTES = 1024 * 1024
@@ -55,14 +55,14 @@ async def _chunks(storage: Storage, record: BatchRecord) -> AsyncIterator[bytes]
             key, start=start, end=end, etag=etag, bucket=bucket, version_id=version
         )
         if expected:
-            digest.update(body)
+            await beside(digest.update, body)
         yield body
     else:
         async for chunk in storage.stream(
             key, start=start, end=end, etag=etag, bucket=bucket, version_id=version
         ):
             if expected:
-                await asyncio.to_thread(digest.update, chunk)
+                await beside(digest.update, chunk)
             yield chunk
     if expected and digest.hexdigest() != expected:
         raise ChangedError(f"The object {key} does not have the SHA-256 that its batch names.")

@@ -26,6 +26,7 @@ from shared.ledger.tables import (
 from shared.lifecycle import TRANSITIONS, Event
 from shared.state import BatchRecord, State
 from shared.storage import Storage
+from shared.tasks import beside
 
 log = structlog.get_logger()
 
@@ -163,5 +164,5 @@ class Remaker:
 async def _digest(chunks: AsyncIterator[bytes]) -> str:
     digest = hashlib.sha256()
     async for chunk in chunks:
-        digest.update(chunk)
+        await beside(digest.update, chunk)
     return digest.hexdigest()

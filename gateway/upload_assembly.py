@@ -1,6 +1,5 @@
 """Assembles the parts of an upload once, even if several calls ask for it."""
 
-import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from shared import crash, ids
 from shared.errors import InvalidInputError, NotFoundError, TransientError
 from shared.state import FileRecord, UploadRecord
 from shared.storage import Stored
+from shared.tasks import beside
 
 #: An upload is held this long for a completion that began in time; clients give up sooner.
 _COMPLETION_SECONDS = 3600
@@ -89,6 +89,6 @@ async def _require_md5(expected: str, parts: Sequence[Stored], services: Service
     for part in parts:
         async with aclosing(services.storage.stream(part.key, etag=part.etag)) as chunks:
             async for chunk in chunks:
-                await asyncio.to_thread(digest.update, chunk)
+                await beside(digest.update, chunk)
     if digest.hexdigest() != expected:
         raise wrong_md5(expected, digest.hexdigest())
