@@ -95,12 +95,12 @@ class EvenRouter(FIFOMixin, MultiplexMixin, RequestRouter):
         """
         cache = self.replica_queue_len_cache
         new = [one for one in replicas if one.replica_id not in self._met]
+        known = [one for one in replicas if one.replica_id in self._met]
         for one in new:
             if cache.get(one.replica_id) is None:
                 cache.update(one.replica_id, 0)
         # Those that are gone are forgotten.
         self._met = set(self.curr_replicas)
-        known = [one for one in replicas if one not in new]
         found: list[tuple[RunningReplica, int | None]] = await super()._probe_queue_lens(
             known, backoff_index
         )

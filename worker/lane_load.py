@@ -128,7 +128,7 @@ class LaneLoad:
 
         Small slices may always start, and large ones while no wave feeds the engine.
         """
-        unused = 2 * self.rows_in_engine() - sum(map(self._flowing_rows, self._waves))
+        unused = 2 * self._rows_ahead - sum(map(self._flowing_rows, self._waves))
         return max(self._max_direct_rows, unused) - self._rows(Room.ANY)
 
     def free_small_rows(self) -> int:
@@ -165,8 +165,7 @@ class LaneLoad:
         Waves that began together end together: neither may wait for the other's end.
         """
         return sum(
-            sum(claim.slice.rows for claim in wave if _key(claim) in self._held)
-            > self.rows_in_engine()
+            sum(claim.slice.rows for claim in wave if _key(claim) in self._held) > self._rows_ahead
             for wave in self._waves
         )
 
@@ -185,10 +184,6 @@ class LaneLoad:
         """How many rows are worth a wave, which takes seconds of several processors to start."""
         worth = min(rate * self._wave_seconds * _WORTH_PART, _MOST_LEAST_ROWS)
         return int(max(self.rows_at_once, worth))
-
-    def rows_in_engine(self) -> int:
-        """How many rows one path may have in the engine and its queue."""
-        return self._rows_ahead
 
     def _rows(self, room: Room) -> int:
         return sum(claim.slice.rows for its, claim in self._direct.values() if its is room)
