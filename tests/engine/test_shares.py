@@ -3,11 +3,15 @@
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shared.ordering.work import Work
 from tests.engine.conftest import a_ray
+
+if TYPE_CHECKING:
+    from worker.engine_client import EngineClient
 
 pytest.importorskip("ray", reason="needs the worker's dependencies")
 
@@ -31,23 +35,45 @@ def engine() -> Iterator[str]:
         yield APP
 
 
-async def test_four_replicas_have_even_shares_of_calls_one_after_another(engine: str) -> None:
+async def call(client: "EngineClient", *, number: int = 0, rows: int = 1) -> int:
+    """How many of the rows of one call have an answer."""
+    works = [Work("batch", rows * number + row, "acme", 0, 0, 600, 10) for row in range(rows)]
+    async with aclosing(client.run_lines([LINE] * rows, works)) as groups:
+        return sum([len(group) async for group in groups])
+
+
+async def shares_of(app: str) -> list[int]:
+    """How many rows each replica has answered, the fewest first."""
     from ray import serve
 
-    from worker.engine_client import EngineClient
     from worker.engine_status import DEPLOYMENT
+
+    handle = serve.get_deployment_handle(DEPLOYMENT, app)
+    return sorted(await handle.broadcast("rows").results_async(timeout_s=60))
+
+
+def asked_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The replicas that are asked how busy they are, as it happens."""
+    from ray.serve._private.request_router.replica_wrapper import RunningReplica
+
+    ask, asked = RunningReplica.get_queue_len, []
+
+    async def noted(self: RunningReplica, *, deadline_s: float) -> int:
+        asked.append(self.replica_id)
+        return int(await ask(self, deadline_s=deadline_s))
+
+    monkeypatch.setattr(RunningReplica, "get_queue_len", noted)
+    return asked
+
+
+async def test_four_replicas_have_even_shares_of_calls_one_after_another(engine: str) -> None:
+    from worker.engine_client import EngineClient
 
     client = EngineClient(engine)
 
-    async def call(number: int) -> int:
-        works = [Work("batch", ROWS * number + row, "acme", 0, 0, 600, 10) for row in range(ROWS)]
-        async with aclosing(client.run_lines([LINE] * ROWS, works)) as groups:
-            return sum([len(group) async for group in groups])
-
     # Of calls at once, whoever is faster for a while gets more.
-    answered = [await call(number) for number in range(CALLS)]
-    handle = serve.get_deployment_handle(DEPLOYMENT, engine)
-    shares = await handle.broadcast("rows").results_async(timeout_s=60)
+    answered = [await call(client, number=number, rows=ROWS) for number in range(CALLS)]
+    shares = await shares_of(engine)
 
     assert answered == [ROWS] * CALLS
     assert len(shares) == REPLICAS
@@ -59,66 +85,38 @@ async def test_no_replica_is_asked_how_busy_it_is_before_a_call_after_a_long_res
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray.serve._private.request_router.common import ReplicaQueueLengthCache
-    from ray.serve._private.request_router.replica_wrapper import RunningReplica
 
     from worker.engine_client import EngineClient
 
     client = EngineClient(engine)
 
-    async def call() -> int:
-        works = [Work("batch", 0, "acme", 0, 0, 600, 10)]
-        async with aclosing(client.run_lines([LINE], works)) as groups:
-            return sum([len(group) async for group in groups])
-
-    ask, asked = RunningReplica.get_queue_len, []
-
-    async def noted(self: RunningReplica, *, deadline_s: float) -> int:
-        asked.append(self.replica_id)
-        return int(await ask(self, deadline_s=deadline_s))
-
-    assert await call() == 1
+    assert await call(client) == 1
     # A busy one answers late, and Serve asks again, with longer and longer patience.
-    monkeypatch.setattr(RunningReplica, "get_queue_len", noted)
+    asked = asked_from_now_on(monkeypatch)
     known_until = time.time()
     monkeypatch.setattr(ReplicaQueueLengthCache, "_is_timed_out", lambda _, at: at <= known_until)
 
-    assert await call() == 1
+    assert await call(client) == 1
     assert not asked
 
 
 async def test_a_replica_that_is_new_is_not_asked_how_busy_it_is(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ray import serve
-    from ray.serve._private.request_router.replica_wrapper import RunningReplica
-
     from benchmarks.stub_engine import StubReplica, deploy_stub, run_replicas
     from worker.engine_client import EngineClient
-    from worker.engine_status import DEPLOYMENT
 
     del engine  # It has the cluster.
-    ask, asked = RunningReplica.get_queue_len, []
-
-    async def noted(self: RunningReplica, *, deadline_s: float) -> int:
-        asked.append(self.replica_id)
-        return int(await ask(self, deadline_s=deadline_s))
-
-    monkeypatch.setattr(RunningReplica, "get_queue_len", noted)
+    asked = asked_from_now_on(monkeypatch)
     deploy_stub("growing", 1)
     client = EngineClient("growing")
 
-    async def call() -> int:
-        works = [Work("batch", 0, "acme", 0, 0, 600, 10)]
-        async with aclosing(client.run_lines([LINE], works)) as groups:
-            return sum([len(group) async for group in groups])
-
-    assert await call() == 1
+    assert await call(client) == 1
     run_replicas("growing", StubReplica, 2, 0)
     shares: list[int] = []
     for _ in range(200):
-        assert await call() == 1
-        handle = serve.get_deployment_handle(DEPLOYMENT, "growing")
-        shares = sorted(await handle.broadcast("rows").results_async(timeout_s=60))
+        assert await call(client) == 1
+        shares = await shares_of("growing")
         if len(shares) == 2 and shares[0] == 3:
             break
     # From its first call on it has every second one.
@@ -135,7 +133,6 @@ async def test_a_replica_that_gives_rows_back_gets_none_for_a_while_unless_it_is
     from worker import avoided_replicas
     from worker.engine_client import EngineClient
     from worker.engine_errors import EngineYieldsError, Results
-    from worker.engine_status import DEPLOYMENT
 
     del engine  # It has the cluster.
 
@@ -156,28 +153,21 @@ async def test_a_replica_that_gives_rows_back_gets_none_for_a_while_unless_it_is
     deploy_replicas("yielding", Yielding, 2)
     client = EngineClient("yielding")
 
-    async def call() -> bool:
-        """Whether the row was answered."""
-        works = [Work("batch", 0, "acme", 0, 0, 600, 10)]
+    async def is_answered() -> bool:
         try:
-            async with aclosing(client.run_lines([LINE], works)) as groups:
-                return [len(group) async for group in groups] == [1]
+            return await call(client) == 1
         except EngineYieldsError:
             return False
 
-    async def shares() -> list[int]:
-        handle = serve.get_deployment_handle(DEPLOYMENT, "yielding")
-        return sorted(await handle.broadcast("rows").results_async(timeout_s=60))
-
     # First the one, and then the other one; both are avoided, so neither is.
-    assert [await call() for _ in range(4)] == [False, False, True, True]
-    assert await shares() == [2, 2]
+    assert [await is_answered() for _ in range(4)] == [False, False, True, True]
+    assert await shares_of("yielding") == [2, 2]
 
     [first, _] = avoided_replicas._until  # noqa: SLF001  # the order is that of the dictionary
     monkeypatch.setattr(avoided_replicas, "_until", {})
     avoided_replicas.avoid(first)
-    assert [await call() for _ in range(6)] == [True] * 6
-    assert await shares() == [2, 8]
+    assert [await is_answered() for _ in range(6)] == [True] * 6
+    assert await shares_of("yielding") == [2, 8]
 
 
 def test_the_fewest_come_first_equals_in_turns_and_those_unknown_last() -> None:

@@ -2,6 +2,7 @@ import json
 import math
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,17 +146,24 @@ def test_rays_name_of_a_card_follows_from_nvidias(name: str | None, short: str |
     assert card.short_name(name) == short
 
 
-def test_the_card_is_what_nvidias_command_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = tmp_path / "nvidia-smi"
-    command.write_text(
-        "#!/bin/sh\n"
+@pytest.fixture
+def nvidias_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a script in its place."""
+
+    def become(script: str) -> None:
+        command = tmp_path / "nvidia-smi"
+        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.chmod(command.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return become
+
+
+def test_the_card_is_what_nvidias_command_says(nvidias_command: Callable[[str], None]) -> None:
+    nvidias_command(
         'case "$*" in *-lms*) while :; do echo "40, 2048, 200.5"; sleep 0.05; done;; esac\n'
-        'echo "NVIDIA H100 80GB HBM3, 580.65.06, 81920"\n'
+        'echo "NVIDIA H100 80GB HBM3, 580.65.06, 81920"'
     )
-    command.chmod(command.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     with card.sampled() as samples:
         while not samples:
@@ -168,18 +176,14 @@ def test_the_card_is_what_nvidias_command_says(
 
 
 def test_only_the_cards_that_cuda_shows_are_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nvidias_command: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = tmp_path / "nvidia-smi"
-    command.write_text(
-        "#!/bin/sh\n"
+    nvidias_command(
         'case "$*" in\n'
         '*--id=2\\ *-lms*) echo "40, 2048, 200.5"; exec sleep 9;;\n'
         '*--id=2,3*) for card in 2 3; do echo "NVIDIA H100, 580.65.06, 81920"; done;;\n'
-        "esac\n"
+        "esac"
     )
-    command.chmod(command.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
 
     with card.sampled() as samples:
