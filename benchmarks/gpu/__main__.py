@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -82,6 +82,9 @@ CASES_OF_CARDS = {
     "cards": Case(cards.each, 150, (LARGE,), (EACH,)),
     "cards-live": Case(cards.live, 270, (LARGE,), (EACH,)),
     "cards-kill": Case(cards.kill, 120, (LARGE,), (EACH,)),
+}
+#: Those that are run alone, as they need whole cards.
+CASES_ALONE = {
     "cards-tensor": Case(cards.tensor, 300, (LARGE,)),
 }
 
@@ -99,6 +102,8 @@ def main() -> None:
         return
     about = machine()
     name = card.short_name(about["card"])
+    count = options.cards or about.get("cards", 1)
+    cases = cases_of(options.cases, count)
     plan = Plan(
         sources,
         name,
@@ -106,7 +111,8 @@ def main() -> None:
         turns=options.turns,
         replicas=options.replicas,
         price_per_hour=options.price_per_hour if name else 0.0,
-        cards=options.cards or about.get("cards", 1),
+        cards=count,
+        early={model for case in cases.values() for model in case.ours},
         steps=_folder_of_steps(options.run_dir) if options.steps else None,
         engine=options.engine,
     )
@@ -124,14 +130,24 @@ def main() -> None:
     with foreground(fleet_options, lambda line: print(line, flush=True)) as fleet:
         bench = Bench(fleet, plan, catalog)
         try:
-            known = CASES | (CASES_OF_CARDS if plan.cards > 1 else {})
-            cases = {name: known[name] for name in options.cases or known}
             start = Case(_start(cases.values()), _START_SECONDS)
             for name, case in {"start": start, **cases}.items():
                 limited = case._replace(seconds=case.seconds * options.patience)
                 _run(name, limited, bench, results, until)
         finally:
             bench.stop()
+
+
+def cases_of(names: Sequence[str], cards: int) -> Mapping[str, Case]:
+    """Those that are named, or all that can be run after each other."""
+    usual = CASES | (CASES_OF_CARDS if cards > 1 else {})
+    known = usual | (CASES_ALONE if cards > 1 else {})
+    for name in names:
+        if name not in known:
+            raise SystemExit(f"{name} needs several cards.")
+        if name in CASES_ALONE and len(names) > 1:
+            raise SystemExit(f"{name} needs whole cards: run it alone.")
+    return {name: known[name] for name in names or usual}
 
 
 def _folder_of_steps(run_dir: Path) -> Path:
@@ -231,7 +247,7 @@ def _options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = [*CASES, *CASES_OF_CARDS]
+    known = [*CASES, *CASES_OF_CARDS, *CASES_ALONE]
     parser.add_argument("cases", nargs="*", choices=[*known, []], metavar="CASE")
     parser.add_argument("--run-dir", type=Path, help="of the fleet; made if it is missing")
     parser.add_argument("--models", type=Path, help="folder of the models; made if missing")

@@ -1,7 +1,7 @@
 """What is measured with, and how large: everything that a command's options decide."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ class Plan:
     #: Of the card; 0 if it is not known.
     price_per_hour: float
     cards: int = 1
+    #: Models whose engines the cases of this run want from the beginning.
+    early: Collection[str] = ()
     #: Where engines note their steps; None if they do not.
     steps: Path | None = None
     #: Further arguments of the engines that write.
@@ -113,8 +115,9 @@ class Plan:
             entry["live"] = {"tpot_ms": 4}
         several = {SHARED: self.replicas, EMBEDS: self.embed_replicas, EACH: self.cards}
         if name in several:
-            # At once, instead of by and by as rows come.
-            entry["min_replicas"] = entry["max_replicas"] = several[name]
+            entry["max_replicas"] = several[name]
+            # All at once instead of by and by as rows come, and none that only takes room.
+            entry["min_replicas"] = several[name] if name in self.early else 0
         if name == TENSOR:
             # It would multicast, which not every machine allows.
             entry["env"] = {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}

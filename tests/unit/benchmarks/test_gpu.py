@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.figures import bounded, compared
+from benchmarks.gpu import __main__ as benchmark
 from benchmarks.gpu import card
 from benchmarks.gpu.load import watched
 from benchmarks.gpu.models import MODELS
@@ -40,7 +41,7 @@ def test_the_catalog_of_the_benchmark_is_one(name: str | None) -> None:
     catalog = Catalog.model_validate(plan(card=name).catalog())
 
     assert set(catalog.models) == set(KINDS) - {EACH, TENSOR}
-    assert catalog.models[SHARED].max_replicas == catalog.models[SHARED].min_replicas == 4
+    assert catalog.models[SHARED].max_replicas == 4
     assert catalog.models[WIDE].seats > catalog.models["qwen-0.5b"].seats
 
 
@@ -72,8 +73,26 @@ def test_of_several_cards_each_has_one_engine_of_the_large_model_beside_the_othe
     part = catalog.pools[pool].resources["GPU"]
 
     assert set(catalog.models) == set(KINDS)
-    assert catalog.models[EACH].min_replicas == 2
+    assert catalog.models[EACH].max_replicas == 2
     assert 0.5 < part <= 1 - others
+
+
+def test_only_engines_that_a_run_wants_are_there_from_its_beginning() -> None:
+    catalog = Catalog.model_validate(plan(cards=2, early={EACH}).catalog())
+
+    early = {name for name, model in catalog.models.items() if model.min_replicas}
+    assert early == {EACH}
+    assert catalog.models[EACH].min_replicas == 2
+
+
+def test_what_needs_whole_cards_is_run_alone() -> None:
+    assert "cards-tensor" not in benchmark.cases_of((), 2)
+    assert set(benchmark.cases_of((), 1)) == set(benchmark.CASES)
+    assert list(benchmark.cases_of(("cards-tensor",), 2)) == ["cards-tensor"]
+    with pytest.raises(SystemExit, match="needs several cards"):
+        benchmark.cases_of(("cards-tensor",), 1)
+    with pytest.raises(SystemExit, match="run it alone"):
+        benchmark.cases_of(("cards", "cards-tensor"), 2)
 
 
 def test_a_small_scale_has_fewer_rows_and_shorter_phases() -> None:
