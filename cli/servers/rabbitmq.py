@@ -23,9 +23,11 @@ from shared.errors import SetupError
 
 _PORTS = ("rabbitmq", "rabbitmq-distribution", "rabbitmq-epmd")
 _NODE = "batchyard@localhost"
-_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
-# Erlang starts no epmd itself, and its schedulers sleep instead of spinning.
-_ERLANG_ARGUMENTS = f"{_LOOPBACK} -start_epmd false +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
+# Schedulers sleep instead of spinning.
+_ERLANG_ARGUMENTS = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
+# For each Erlang, such as those that a broker starts to have an epmd: such an epmd leaves its
+# session, outlives the broker, and keeps the port from the next run.
+_ALL_ERLANG_ARGUMENTS = "-kernel inet_dist_use_interface {127,0,0,1} -start_epmd false"
 _CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{port}
 load_definitions = {definitions}
@@ -175,6 +177,7 @@ class RabbitMQ:
             "ERL_CRASH_DUMP": str(own / "erl_crash.dump"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._ports.get("rabbitmq-epmd")),
+            "ERL_ZFLAGS": _ALL_ERLANG_ARGUMENTS,
             "RABBITMQ_NODENAME": _NODE,
             "RABBITMQ_DIST_PORT": str(self._ports.get("rabbitmq-distribution")),
             "RABBITMQ_NODE_PORT": str(self._ports.get("rabbitmq")),
@@ -189,7 +192,6 @@ class RabbitMQ:
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_PID_FILE": str(own / "node.pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG_ARGUMENTS,
-            "RABBITMQ_CTL_ERL_ARGS": _LOOPBACK,
             # With this, the start script becomes the Erlang process instead of waiting for it: one
             # process, which dies with us and shuts down in order on SIGTERM.
             "RUNNING_UNDER_SYSTEMD": "true",

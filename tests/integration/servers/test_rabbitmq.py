@@ -1,6 +1,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from aiormq.exceptions import (
 from cli.servers import RabbitMQ, User
 from shared.bus import topology
 from tests.eventually import eventually, wait_until
+from tests.processes import below_this
 from tests.servers import UNBOUNDED
 
 pytestmark = pytest.mark.usefixtures("needs_rabbitmq")
@@ -281,7 +283,29 @@ def test_what_a_crash_leaves_lies_in_the_private_folder(broker: RabbitMQ) -> Non
     assert folder.stat().st_mode & 0o077 == 0
 
 
-# The last one: it takes the broker of this file away from everybody for the length of a boot.
+# The last two take the broker of this file away from everybody for the length of a boot.
+def test_a_broker_starts_no_epmd_that_outlives_it(broker: RabbitMQ) -> None:
+    """It looks for one now and then, and would start one in a session of its own."""
+    mark = str(Path(psutil.Process(broker.child.pid).environ()["HOME"]))
+    broker.ctl("eval", "timer:apply_after(4000, rabbit_nodes_common, ensure_epmd, []).")
+
+    [epmd] = below_this("epmd -port")
+    epmd.kill()
+    time.sleep(8)
+    broker.kill()
+
+    left = [one for one in psutil.process_iter() if _home(one) == mark]
+    assert not left
+    broker.start()
+
+
+def _home(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("HOME", "")
+    except psutil.Error:
+        return ""
+
+
 def test_a_kill_keeps_what_was_confirmed_and_the_restart_has_the_same_address(
     broker: RabbitMQ,
 ) -> None:
