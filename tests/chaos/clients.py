@@ -29,6 +29,7 @@ from shared.errors import TransientError
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from shared.submission.additions import MAX_ADDITION_BYTES
+from shared.tasks import end
 from tests.chaos.fleet import (
     REPLY_QUEUE_ARGUMENTS,
     TENANTS,
@@ -659,7 +660,7 @@ class Clients:
         """Return once it listens for the first time."""
         listening = asyncio.Event()
         task = asyncio.create_task(self._keep_listening(tenant, queue, listening))
-        self._stack.push_async_callback(_ended, task)
+        self._stack.push_async_callback(end, task)
         await listening.wait()
 
     async def _keep_listening(self, tenant: str, queue: str, listening: asyncio.Event) -> None:
@@ -785,9 +786,7 @@ async def all_clients(
         try:
             yield clients, work
         finally:
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
+            await end(work)
     finally:
         await clients.close()
 
@@ -796,11 +795,6 @@ async def _consumers(connection: AbstractConnection, queue: str) -> int:
     async with await connection.channel() as channel:
         found = await channel.declare_queue(queue, passive=True, timeout=_CONNECT_SECONDS)
         return found.declaration_result.consumer_count or 0
-
-
-async def _ended(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _message(tenant: str, message_id: str, kind: str, body: dict[str, Any]) -> aio_pika.Message:

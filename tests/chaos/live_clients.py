@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from shared.tasks import end
 from tests.chaos.fleet import TENANTS, ChaosFleet
 from tests.chaos.journal import Journal
 from tests.chaos.plan import GATEWAYS
@@ -63,9 +64,7 @@ class LiveCallers:
             try:
                 yield stop
             finally:
-                for life in lives:
-                    life.cancel()
-                await asyncio.gather(*lives, return_exceptions=True)
+                await end(*lives)
 
     def hold(self) -> None:
         """Begin nothing until `go_on`."""

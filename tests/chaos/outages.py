@@ -39,6 +39,7 @@ from shared.ledger.batch_records import read_from
 from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
+from shared.tasks import end
 from tests.chaos import run as chaos
 from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients
@@ -445,8 +446,7 @@ async def redis_disk_full(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await end(keeping)
             let_grow(psutil.RLIM_INFINITY)
 
 

@@ -19,6 +19,7 @@ from shared.slices import Claim, new_part, part_label
 from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
+from shared.tasks import end
 from tests.eventually import wait_until
 from worker.asked_again import AskedAgain
 from worker.kept_rows import NOTHING, with_known_rows
@@ -82,7 +83,7 @@ class ScriptedEngine:
         try:
             while not self._stopping.is_set():
                 dead = frozenset(self._dead)
-                await _end([task for task, lane in running.items() if lane in dead])
+                await end(*(task for task, lane in running.items() if lane in dead))
                 with suppress(TransientError, SupersededError):
                     for claim in await _claims(state, dead):
                         task = asyncio.create_task(self._run_slice(state, storage, claim))
@@ -91,7 +92,7 @@ class ScriptedEngine:
                 self._rounds += 1
                 await asyncio.sleep(_PAUSE_SECONDS)
         finally:
-            await _end(list(running))
+            await end(*running)
             storage.close()
             await state.close()
 
@@ -153,12 +154,6 @@ class ScriptedEngine:
                     return False
             await asyncio.sleep(_PAUSE_SECONDS)
         return True
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _claims(state: State, dead: AbstractSet[str]) -> Sequence[Claim]:

@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from batchyard import AsyncBatchClient, InvalidInputError
+from shared.tasks import end
 from tests.contract.conftest import EMBEDDER, MODEL, OTHER_MODEL, Caller
 from tests.contract.engine import REFUSE, WAIT
 from tests.contract.user_commands import Command, running_batch
@@ -150,9 +151,7 @@ async def test_a_batch_for_which_nobody_waits_is_cancelled(acme: Caller, make: M
     waiting = [asyncio.create_task(_chat(client, WAIT)) for _ in range(2)]
     await eventually(lambda: any(one["status"] == "in_progress" for one in _batches(acme)))
 
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await end(*waiting)
 
     await eventually(lambda: _batches(acme)[0]["status"] == "cancelled")
 

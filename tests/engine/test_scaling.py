@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from shared.catalog import Model, Pool
+from shared.tasks import end
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
 from worker.live_scaling import LIVE_METRIC, NEEDED_METRIC
@@ -66,9 +67,7 @@ class Lane:
         try:
             yield
         finally:
-            for answer in answers:
-                answer.cancel()
-            await asyncio.gather(*answers, return_exceptions=True)
+            await end(*answers)
 
 
 @pytest.fixture(scope="module")

@@ -76,9 +76,11 @@ class Outsider:
             async with asyncio.timeout(_STALL_SECONDS):
                 await self._look_around()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            # A wait of a library that ends in the same moment may swallow a cancellation.
+            while running := [task for task in self._tasks if not task.done()]:
+                for task in running:
+                    task.cancel()
+                await asyncio.wait(running, timeout=_CALL_SECONDS)
             for http in self._http:
                 await http.aclose()
 

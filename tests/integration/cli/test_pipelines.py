@@ -41,6 +41,7 @@ from shared.storage import Storage
 from shared.submission.pipelines import Pipeline, read_pipeline
 from shared.table.frames import FileEnd
 from shared.table.writing import DIED
+from shared.tasks import end
 from shared.tenants import TenantSettings
 from tests.eventually import eventually
 from tests.integration.cli.yards import A_CALL, TENANT, Yards, empty, yards_in
@@ -657,8 +658,7 @@ async def test_a_pipeline_whose_declaration_is_lost_fails(yards: Yards) -> None:
         return (await record_of(yards, pipeline)).has_ended
 
     await eventually(has_ended, 60)
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    await end(keeping)
 
     ended = await record_of(yards, pipeline)
     assert (ended.fields["status"], ended.fields["error_code"]) == ("failed", "declaration_lost")
@@ -680,8 +680,7 @@ async def test_pipelines_that_wait_for_room_hold_few_processes(yards: Yards) -> 
         await eventually(have_read, 60)
         await eventually(lambda: len(below_this(_RENDERER)) <= 2, 60)
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        await end(keeping)
     assert not below_this(_RENDERER)
 
 

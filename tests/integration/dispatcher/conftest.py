@@ -43,6 +43,7 @@ from shared.slices import Claim, Slice, new_part, part_label
 from shared.slicing import SliceLimits
 from shared.state import State
 from shared.storage import Storage
+from shared.tasks import end
 from tests.batches import JOB, submitted
 from tests.eventually import wait_until
 from tests.integration.dispatcher.doors import SERVICE, Door, an_intake
@@ -320,8 +321,7 @@ async def replying(state: State, bus: Bus) -> AsyncIterator[None]:
     relay = Relay(state, bus, "replies", holder="test", service_user=SERVICE)
     task = asyncio.create_task(relay.run())
     yield
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end(task)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from shared.lifecycle import Status
 from shared.state import BatchRecord
 from shared.submission.accept import accept
 from shared.submission.datasets import Datasets
+from shared.tasks import end
 from tests.integration.dispatcher.conftest import BatchYard, a_planner, good
 from tests.manifests import a_manifest, today
 
@@ -293,9 +294,7 @@ async def test_slow_datasets_of_one_tenant_hold_up_no_other(yard: BatchYard) -> 
     try:
         await asyncio.wait_for(yard.planner.plan(quick), 60)
     finally:
-        for one in running:
-            one.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end(*running)
 
     assert (await yard.state.batches.get(quick)).status is Status.IN_PROGRESS
 

@@ -11,6 +11,7 @@ from gateway.settings import GatewaySettings
 from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import UPLOAD_BYTES
+from shared.tasks import end
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway, calling, running
 
@@ -66,8 +67,7 @@ async def test_an_upload_that_breaks_off_gives_its_room_back(
     await eventually(lambda: _has_begun(gateway, acme), 60)
     assert (await _upload(acme.http, _body())).status_code == 429
 
-    slow.cancel()
-    await asyncio.gather(slow, return_exceptions=True)
+    await end(slow)
 
     async def is_taken() -> bool:
         return (await _upload(acme.http, _body())).status_code == 200

@@ -12,6 +12,7 @@ from shared.bus import connection, subscription, topology
 from shared.bus.broker_errors import RefusedError, UnroutableError
 from shared.bus.connection import Bus
 from shared.errors import TransientError
+from shared.tasks import end
 from tests.eventually import eventually
 from tests.servers import SERVICE
 
@@ -555,9 +556,7 @@ class _Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     def go_deaf(self) -> None:
         self._hears.clear()

@@ -17,6 +17,7 @@ from shared.errors import TransientError
 from shared.lifecycle import Event
 from shared.state import State
 from shared.state.outbox import Box
+from shared.tasks import end
 from tests.batches import claimed, in_progress, part, validating
 from tests.eventually import eventually
 from tests.on_disk import are_bound
@@ -368,8 +369,7 @@ async def _running(relay: Relay) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end(task)
 
 
 @asynccontextmanager

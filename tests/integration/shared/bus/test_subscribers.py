@@ -22,6 +22,7 @@ from shared.errors import TransientError
 from shared.lifecycle import Event
 from shared.slices import Claim
 from shared.state import State
+from shared.tasks import end
 from tests.batches import accept_input, batch_fields, claim, feed, part, validating
 from tests.eventually import eventually
 from tests.proxy import proxied
@@ -144,8 +145,7 @@ async def test_progress_comes_no_more_often_than_the_deployment_wants(
         for _ in range(3):
             await validating(state)
             await eventually(lambda: _is_empty(state))
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await end(running)
         subscriber = await _subscriber(queue)
 
     assert [types.count("batch.progress") for types in subscriber.applied.values()] == [1, 0, 0, 0]
@@ -261,8 +261,7 @@ async def _die_while_publishing(bus: Bus, relay: Relay, patch: pytest.MonkeyPatc
     begun = _publishing(bus, patch)
     running = asyncio.create_task(relay.run())
     await begun.wait()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    await end(running)
 
 
 def _publishing(bus: Bus, patch: pytest.MonkeyPatch) -> asyncio.Event:

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from shared.errors import NotFoundError, TransientError
 from shared.lifecycle import Event, Status
 from shared.state import Admission, FileRecord, Rate, State
+from shared.tasks import end
 from tests.batches import batch_fields, contents, in_progress, validating
 
 
@@ -136,8 +137,7 @@ async def test_pages_are_exact_while_batches_come(state: State) -> None:
     while has_more:
         page, has_more = await state.batches.page("acme", after=found[-1], limit=1)
         found += [record.id for record in page]
-    coming.cancel()
-    await asyncio.gather(coming, return_exceptions=True)
+    await end(coming)
 
     assert found == old[::-1]
 
