@@ -289,7 +289,7 @@ def test_a_broker_starts_no_epmd_that_outlives_it(broker: RabbitMQ) -> None:
     mark = str(Path(psutil.Process(broker.child.pid).environ()["HOME"]))
     broker.ctl("eval", "timer:apply_after(4000, rabbit_nodes_common, ensure_epmd, []).")
 
-    [epmd] = below_this("epmd -port")
+    [epmd] = [one for one in below_this("epmd -port") if _home(one) == mark]
     epmd.kill()
     time.sleep(8)
     broker.kill()
