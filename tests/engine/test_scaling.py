@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from shared.catalog import Model, Pool
-from shared.tasks import end
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
 from worker.live_scaling import LIVE_METRIC, NEEDED_METRIC
@@ -67,7 +66,9 @@ class Lane:
         try:
             yield
         finally:
-            await end(*answers)
+            for answer in answers:
+                answer.cancel()
+            await asyncio.gather(*answers, return_exceptions=True)
 
 
 @pytest.fixture(scope="module")
