@@ -9,12 +9,21 @@ import psutil
 
 def below_this(part: str) -> list[psutil.Process]:
     """The processes below this one that have `part` in their command lines."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        # One that ends meanwhile is not there any more.
-        with suppress(psutil.NoSuchProcess):
-            found += [child] if part in " ".join(child.cmdline()) else []
-    return found
+    return [one for one in psutil.Process().children(recursive=True) if part in command(one)]
+
+
+def command(process: psutil.Process) -> str:
+    """Its command line; empty if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def variable(process: psutil.Process, name: str) -> str:
+    """What its environment has under the name; empty if there is none, or nobody may see it."""
+    with suppress(psutil.Error):
+        return process.environ().get(name, "")
+    return ""
 
 
 def connections(process: psutil.Process) -> Iterator[Any]:

@@ -787,6 +787,9 @@ async def all_clients(
             yield clients, work
         finally:
             await end(work)
+            if not work.cancelled():
+                # What it failed with is told.
+                work.result()
     finally:
         await clients.close()
 

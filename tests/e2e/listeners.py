@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psutil
 
 from cli.servers.process import RUN_DIR_VARIABLE
-from tests.processes import connections
+from tests.processes import command, connections, variable
 
 #: What the kernel calls a socket that listens, and a UDP socket that takes what anybody sends.
 _LISTENS, _UNCONNECTED = "0A", "07"
@@ -47,7 +47,7 @@ def listeners(run_dir: Path, pids: list[int]) -> list[Listener]:
             connection.laddr.ip.removeprefix("::ffff:"),
             connection.laddr.port,
             process.pid,
-            _command(process),
+            command(process),
         )
         for process in _processes(run_dir, pids)
         for connection in connections(process)
@@ -75,8 +75,8 @@ def listeners_beside(pid: int) -> list[Listener]:
             if status == (_LISTENS if protocol.startswith("tcp") else _UNCONNECTED):
                 host, port = _decoded(local)
                 holder = holders.get(inode)
-                command = _command(holder) if holder else ""
-                found.add(Listener(host, port, holder.pid if holder else 0, command))
+                owner = (holder.pid, command(holder)) if holder else (0, "")
+                found.add(Listener(host, port, *owner))
     return sorted(found)
 
 
@@ -111,17 +111,6 @@ def _processes(run_dir: Path, pids: list[int]) -> set[psutil.Process]:
     found = {psutil.Process(pid) for pid in pids}
     found |= {child for process in found for child in process.children(recursive=True)}
     for process in psutil.process_iter():
-        try:
-            mark = process.environ().get(RUN_DIR_VARIABLE, "")
-        except psutil.Error:
-            continue
-        if Path(mark).is_relative_to(run_dir.resolve()):
+        if Path(variable(process, RUN_DIR_VARIABLE)).is_relative_to(run_dir.resolve()):
             found.add(process)
     return found
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""

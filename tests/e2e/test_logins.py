@@ -9,6 +9,7 @@ import psutil
 
 from cli.fleet.catalog import CHAT_MODEL
 from tests.e2e.conftest import RunningFleet, chat_lines
+from tests.processes import variable
 
 _SERVICE = frozenset({"service_password", "redis_password", "s3_access_key", "s3_secret_key"})
 _RAYS = frozenset({"ray_token"})
@@ -92,11 +93,8 @@ def _processes(fleet: RunningFleet) -> Iterator[psutil.Process]:
         yield from process.children(recursive=True)
     # Those whose parents have ended.
     for process in psutil.process_iter():
-        try:
-            if process.environ().get("RAY_AUTH_TOKEN") == fleet.credentials.ray_token:
-                yield process
-        except psutil.Error:
-            continue
+        if variable(process, "RAY_AUTH_TOKEN") == fleet.credentials.ray_token:
+            yield process
 
 
 def _secrets(fleet: RunningFleet) -> Iterator[tuple[str, str]]:

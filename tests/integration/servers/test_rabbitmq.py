@@ -21,7 +21,7 @@ from aiormq.exceptions import (
 from cli.servers import RabbitMQ, User
 from shared.bus import topology
 from tests.eventually import eventually, wait_until
-from tests.processes import below_this
+from tests.processes import below_this, variable
 from tests.servers import UNBOUNDED
 
 pytestmark = pytest.mark.usefixtures("needs_rabbitmq")
@@ -286,24 +286,17 @@ def test_what_a_crash_leaves_lies_in_the_private_folder(broker: RabbitMQ) -> Non
 # The last two take the broker of this file away from everybody for the length of a boot.
 def test_a_broker_starts_no_epmd_that_outlives_it(broker: RabbitMQ) -> None:
     """It looks for one now and then, and would start one in a session of its own."""
-    mark = str(Path(psutil.Process(broker.child.pid).environ()["HOME"]))
+    home = psutil.Process(broker.child.pid).environ()["HOME"]
     broker.ctl("eval", "timer:apply_after(4000, rabbit_nodes_common, ensure_epmd, []).")
 
-    [epmd] = [one for one in below_this("epmd -port") if _home(one) == mark]
+    [epmd] = [one for one in below_this("epmd -port") if variable(one, "HOME") == home]
     epmd.kill()
     time.sleep(8)
     broker.kill()
 
-    left = [one for one in psutil.process_iter() if _home(one) == mark]
+    left = [one for one in psutil.process_iter() if variable(one, "HOME") == home]
     assert not left
     broker.start()
-
-
-def _home(process: psutil.Process) -> str:
-    try:
-        return process.environ().get("HOME", "")
-    except psutil.Error:
-        return ""
 
 
 def test_a_kill_keeps_what_was_confirmed_and_the_restart_has_the_same_address(

@@ -78,11 +78,10 @@ def test_of_several_cards_each_has_one_engine_of_the_large_model_beside_the_othe
 
 
 def test_only_engines_that_a_run_wants_are_there_from_its_beginning() -> None:
-    catalog = Catalog.model_validate(plan(cards=2, early={EACH}).catalog())
+    catalog = Catalog.model_validate(plan(cards=2, early={EACH, SHARED}).catalog())
 
-    early = {name for name, model in catalog.models.items() if model.min_replicas}
-    assert early == {EACH}
-    assert catalog.models[EACH].min_replicas == 2
+    early = {name: model.min_replicas for name, model in catalog.models.items()}
+    assert {name: count for name, count in early.items() if count} == {EACH: 2, SHARED: 4}
 
 
 def test_what_needs_whole_cards_is_run_alone() -> None:
