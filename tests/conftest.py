@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 from cli import servers
 from shared.bus import topology
 from shared.bus.connection import Bus
-from shared.interpreter import keep_pauses_short
 from shared.state import State
 from shared.storage import Storage
 from tests.eventually import eventually, wait_until
@@ -28,16 +27,6 @@ settings.register_profile(
 )
 settings.register_profile("many", settings.get_profile("few"), max_examples=2000)
 settings.load_profile("few")
-
-
-# Thousands of tests are imported and stay: the collector need not look at them again and again,
-# neither meanwhile nor afterwards.
-keep_pauses_short()
-
-
-def pytest_collection_finish() -> None:
-    """What has been imported by now."""
-    keep_pauses_short()
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,14 @@ from shared.interpreter import collector_paused, keep_pauses_short
 
 @pytest.fixture
 def process() -> Iterator[None]:
-    """Has the interpreter as it comes; afterwards, what all tests have."""
-    gc.unfreeze()
-    gc.set_threshold(700, 10, 10)
-    sys.setswitchinterval(0.005)
-    yield
-    keep_pauses_short()
+    """Has the interpreter as it was, afterwards."""
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
 
 
 def test_the_collector_is_paused_for_a_while() -> None:
