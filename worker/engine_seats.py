@@ -3,7 +3,7 @@
 vLLM takes a sequence that waits only when a seat is free, and never takes a seat back for it. So
 vLLM is given no more sequences than have a seat, and none that its KV cache is not expected to hold
 to the end. One that outlives what was expected of it is expected to go on for a while. The seat of
-one that may have a single token more is given away already: whoever gets it is there in time.
+one that may have two tokens more is given away already: whoever gets it is there in time.
 
 A step with any prompt takes longer than one without: vLLM runs it piece by piece instead of as one
 CUDA graph. So rows begin several steps' at a time, and the steps between have no prompts.
@@ -37,7 +37,10 @@ STEPS_OF_PROMPTS = 2
 #: The same where rows take one step. vLLM computes one while the next one is scheduled, and one
 #: more waits, so that it never idles.
 STEPS_OF_VECTORS = 3
-#: Seats that are given away before they are free: this part of them at most.
+#: A seat is given away before it is free, when its row may have so many tokens more. vLLM schedules
+#: the next step while one is computed, and what a step has made is known a while after its end.
+_EARLY_TOKENS = 2
+#: This part of the seats at most.
 _EARLY_PART = 2
 #: What prompts add to a step besides their tokens, as a part of its time: twice as much on a small
 #: model and more, a tenth on one that fills its card. Neither loses much with this.
@@ -53,6 +56,9 @@ _EQUAL_STEPS_PART, _MOST_EQUAL_STEPS = 1 / 4, 32
 _LONE_STEPS = 500
 #: As many rows as leave in these steps may be a few more.
 _MORE = 1.25
+#: Rows that begin in one step are as many as fit into it, or a few less. No more than this part of
+#: them are waited for, so that they are soon together again.
+_STEP_FILLED = 0.9
 #: An answer that is longer than expected goes on by this part of its length.
 _GROWTH = 0.25
 
@@ -133,7 +139,7 @@ class _Seated:
     made: int = 0
     #: Whether its prompt is in the KV cache, so that vLLM counts it.
     has_begun: bool = False
-    #: Whether its next token is its last one.
+    #: Whether its seat is given away already.
     is_ending: bool = False
 
 
@@ -148,7 +154,7 @@ class Seats:
         self._spare_queue: list[tuple[int, str]] = []
         self._live_queue: list[tuple[int, str]] = []
         self._seated: dict[str, _Seated] = {}
-        #: Among them: those in spare seats, live calls, and others that end with their next token.
+        #: Among them: those in spare seats, live calls, and others whose seat is given away.
         self._spare_seated = self._live_seated = self._ending = 0
         #: Rows of batches at most, and seats that stay free for live calls, as they are now.
         self._limit, self._reserve = capacity.seats, capacity.live_seats
@@ -280,11 +286,11 @@ class Seats:
                 self._answer_tokens += seated.answer_left
 
     def _foresee(self, seated: _Seated) -> None:
-        """Note that the next token of a row of a batch is the last that it may have."""
+        """Note that a row of a batch may have only a few tokens more."""
         sequence = seated.sequence
         if seated.is_ending or not sequence.is_common:
             return
-        if seated.made + 1 >= sequence.max_tokens:
+        if seated.made + _EARLY_TOKENS >= sequence.max_tokens:
             seated.is_ending = True
             self._ending += 1
             self._note_left(sequence)
@@ -330,8 +336,8 @@ class Seats:
     def _early(self) -> int:
         """How many seats may be given away before they are free.
 
-        It takes a step from a seat to the engine, and another one until vLLM schedules it: short
-        rows would leave a part of the seats empty.
+        It takes a step from a seat to the engine, and another one until vLLM schedules it: rows
+        would leave a part of the seats empty, and the more the shorter they are.
         """
         if self._is_live():
             # A live call takes the next seat that is free.
@@ -394,7 +400,9 @@ class Seats:
         """How many steps' prompts fit into one."""
         if not self._capacity.step_tokens:
             return math.inf
-        return self._capacity.step_tokens / max(1, self._step_needs())
+        # Each row that is inside has a token of them.
+        prompt_tokens = self._capacity.step_tokens - self._capacity.seats
+        return _STEP_FILLED * prompt_tokens / max(1, self._step_needs())
 
     def _has_place(self, sequence: Sequence) -> bool:
         taken = self._common_seated - self._early()

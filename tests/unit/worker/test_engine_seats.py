@@ -136,14 +136,18 @@ def note_a_small_batch(seats: Seats) -> None:
 
 
 def a_full_engine_of_long_rows(
-    *, answer: int = 32, longer: int = 0, has_small_batches: bool = True
+    *,
+    answer: int = 32,
+    longer: int = 0,
+    has_small_batches: bool = True,
+    step_tokens: int = 8192,
 ) -> Seats:
     """All seats are taken, and more rows wait.
 
     Of the last rows' answers, each had so many tokens, every second one `longer` more, and the
     others as much less.
     """
-    seats = Seats(Capacity(4 * SEATS, SPARE, spare_kv=0, step_tokens=8192))
+    seats = Seats(Capacity(4 * SEATS, SPARE, spare_kv=0, step_tokens=step_tokens))
     if has_small_batches:
         note_a_small_batch(seats)
     for number in range(100):
@@ -152,9 +156,11 @@ def a_full_engine_of_long_rows(
             assert len(seated(seats)) == 1
             tokens = answer + (longer if number % 2 else -longer)
             seats.note(None, [StepOutput(f"{number}", tokens, is_last=True)])
-    inside = seated(seats)
-    assert len(inside) == 4 * SEATS
-    seats.note(None, [StepOutput(id_, 1, is_last=False) for id_ in inside])
+    inside = 0
+    while begun := seated(seats):
+        seats.note(None, [StepOutput(id_, 1, is_last=False) for id_ in begun])
+        inside += len(begun)
+    assert inside == 4 * SEATS
     return seats
 
 
@@ -199,6 +205,20 @@ def test_rows_of_one_length_that_have_the_engine_alone_begin_in_larger_groups(
     seats.leave(f"{SEATS + rows - 1}")
 
     assert len(seated(seats)) == rows
+
+
+def test_rows_of_one_length_that_almost_fill_a_step_wait_for_no_others() -> None:
+    prompts_of_six_rows = 60
+    seats = a_full_engine_of_long_rows(
+        has_small_batches=False, step_tokens=4 * SEATS + prompts_of_six_rows
+    )
+    for number in range(SEATS, SEATS + 4):
+        seats.leave(f"{number}")
+        assert seated(seats) == []
+
+    seats.leave(f"{SEATS + 4}")
+
+    assert len(seated(seats)) == 5
 
 
 def test_where_answers_are_short_each_row_begins_at_once() -> None:
@@ -259,8 +279,8 @@ def an_engine_of_short_rows(*, max_tokens: int = 3) -> Seats:
     return seats
 
 
-def test_the_seat_of_one_that_may_have_one_token_more_is_given_away_already() -> None:
-    seats = an_engine_of_short_rows()
+def test_the_seat_of_one_that_may_have_two_tokens_more_is_given_away_already() -> None:
+    seats = an_engine_of_short_rows(max_tokens=4)
     assert len(seated(seats)) == SEATS
 
     seats.note(0.1, [StepOutput("0", 1, is_last=False)])
@@ -269,6 +289,7 @@ def test_the_seat_of_one_that_may_have_one_token_more_is_given_away_already() ->
     assert seated(seats) == [f"{SEATS}"]
 
     # It was given away once.
+    seats.note(0.1, [StepOutput("0", 1, is_last=False)])
     seats.note(0.1, [StepOutput("0", 1, is_last=True)])
     assert seated(seats) == []
     assert seats.in_use == SEATS
