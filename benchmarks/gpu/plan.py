@@ -120,7 +120,7 @@ class Plan:
             entry["min_replicas"] = several[name] if name in self.early else 0
         if name == TENSOR:
             # It would multicast, which not every machine allows.
-            entry["env"] = {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}
+            entry["env"] = {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0", "NCCL_NVLS_ENABLE": "0"}
         if self.card is None:
             entry["env"] = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
         if self.steps is not None:
