@@ -3,6 +3,8 @@
 Rows go over Ray Serve to a real replica, with its queue, vLLM's own OpenAI layer and vLLM's core;
 only the model computes nothing. CPU seconds mean something on a busy machine, too; rates do not.
     python -m benchmarks.front [short|long|embeddings ...] [--rows N] [--fronts N] [--spy FILE]
+    python -m benchmarks.front embeddings --small
+With `--small`, a small batch comes now and then, and what its rows take there is printed, too.
 The shapes `text` and `ids`, and `embeddings` and `embeddings-ids`, are the same prompts, as texts
 and as tokens that were made before.
 """
@@ -10,8 +12,10 @@ and as tokens that were made before.
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,10 +32,13 @@ from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
 from shared.catalog import Catalog
 from shared.ordering.work import Work
+from shared.tasks import end
 
 #: The first rows after a start are several times slower.
 WARM_UP_ROWS = 500
 ROWS_AT_ONCE = 512
+#: Rows of a small batch, how many come alone, and how long after each other beside others.
+_SMALL_ROWS, _SMALL_TIMES, _SMALL_PAUSE_SECONDS = 5, 20, 0.2
 
 
 class Shape(NamedTuple):
@@ -63,6 +70,7 @@ def main() -> None:
     parser.add_argument("--seats", type=int, default=256)
     parser.add_argument("--fronts", type=int, default=1)
     parser.add_argument("--rows-per-call", type=int, default=64)
+    parser.add_argument("--small", action="store_true", help="small batches come meanwhile")
     parser.add_argument("--spy", type=Path, help="record the replica with py-spy into this file")
     options = parser.parse_args()
     if unknown := set(options.shapes) - set(SHAPES):
@@ -135,41 +143,91 @@ async def _measure(
 
     ray.init("local", num_cpus=16, log_to_driver=False, include_dashboard=False)
     client = EngineClient(ensure_engine(catalog, catalog.lane_of(shape.kind)))
-    numbers = iter(range(10**9))
     ids = _tokenizer(catalog.model(shape.kind).source) if shape.as_ids else None
-    step = options.rows_per_call
-    calls = asyncio.Semaphore(max(1, ROWS_AT_ONCE // step))
-    messages = 0
-
-    async def one(some: list[str]) -> None:
-        nonlocal messages
-        async with calls:
-            lines = [_line(shape, text if ids is None else ids(text)) for text in some]
-            works = [Work("bench", next(numbers), "bench", 0, 0.0, 0.0, 1.0) for _ in some]
-            async with contextlib.aclosing(client.run_lines(lines, works)) as groups:
-                async for group in groups:
-                    messages += 1
-                    for _, (status, answer, *_) in group:
-                        if status != HTTPStatus.OK:
-                            raise RuntimeError(answer.decode())
-
-    async def run(count: int) -> None:
-        some = [f"{next(numbers)} {text}" for text in texts(count)]
-        await asyncio.gather(*(one(some[at : at + step]) for at in range(0, count, step)))
-
-    await run(WARM_UP_ROWS)
+    load = _Load(client, shape, ids, options.rows_per_call)
+    await load.run(WARM_UP_ROWS)
+    alone = [await load.small_batch() for _ in range(_SMALL_TIMES if options.small else 0)]
     spy = _spy(options.spy)
-    messages = 0
+    load.messages = 0
     before, began = _cpu_seconds(), time.perf_counter()
-    await run(options.rows)
+    beside = await load.run(options.rows, with_small=options.small)
     seconds, after = time.perf_counter() - began, _cpu_seconds()
     if spy is not None:
         spy.send_signal(2)
         spy.wait()
     ray.shutdown()
-    print(f"rows per message of results: {options.rows / messages:.1f}", flush=True)
+    if options.small:
+        print(f"ms of a small batch alone: {_spread(alone)}; beside: {_spread(beside)}", flush=True)
+    print(f"rows per message of results: {options.rows / load.messages:.1f}", flush=True)
     cost = {kind: 1000 * (now - before.get(kind, 0)) / options.rows for kind, now in after.items()}
     return options.rows / seconds, cost
+
+
+class _Load:
+    """Rows for one engine."""
+
+    def __init__(
+        self,
+        client: Any,
+        shape: Shape,
+        ids: Callable[[str], list[int]] | None,
+        rows_per_call: int,
+    ) -> None:
+        self._client = client
+        self._shape = shape
+        self._ids = ids
+        self._step = rows_per_call
+        self._calls = asyncio.Semaphore(max(1, ROWS_AT_ONCE // rows_per_call))
+        self._numbers = itertools.count()
+        #: Of results.
+        self.messages = 0
+
+    async def run(self, count: int, *, with_small: bool = False) -> list[float]:
+        """Have so many rows answered; returns the seconds of small batches meanwhile."""
+        texts_ = [f"{next(self._numbers)} {text}" for text in texts(count)]
+        taken = list[float]()
+        coming = asyncio.create_task(self._small_batches(taken)) if with_small else None
+        starts = range(0, count, self._step)
+        await asyncio.gather(*(self._call(texts_[at : at + self._step]) for at in starts))
+        if coming is not None:
+            await end(coming)
+        return taken
+
+    async def small_batch(self) -> float:
+        """The seconds of five rows that go before others."""
+        number = next(self._numbers)
+        work = _work(f"small-{number}")._replace(batch_rows=_SMALL_ROWS)
+        began = time.perf_counter()
+        await self._ask([f"{number} {text}" for text in texts(_SMALL_ROWS)], work)
+        return time.perf_counter() - began
+
+    async def _small_batches(self, taken: list[float]) -> None:
+        while True:
+            taken.append(await self.small_batch())
+            await asyncio.sleep(_SMALL_PAUSE_SECONDS)
+
+    async def _call(self, some: list[str]) -> None:
+        async with self._calls:
+            await self._ask(some, _work("bench"))
+
+    async def _ask(self, some: list[str], work: Work) -> None:
+        lines = [_line(self._shape, self._ids(text) if self._ids else text) for text in some]
+        works = [work._replace(number=next(self._numbers)) for _ in some]
+        async with contextlib.aclosing(self._client.run_lines(lines, works)) as groups:
+            async for group in groups:
+                self.messages += 1
+                for _, (status, answer, *_) in group:
+                    if status != HTTPStatus.OK:
+                        raise RuntimeError(answer.decode())
+
+
+def _work(batch_id: str) -> Work:
+    return Work(batch_id, 0, batch_id, 0, 0.0, 0.0, 1.0)
+
+
+def _spread(seconds: list[float]) -> str:
+    middle, late = statistics.median(seconds), statistics.quantiles(seconds, n=20)[-1]
+    return f"median {1000 * middle:.0f}, p95 {1000 * late:.0f}"
 
 
 def _tokenizer(source: str) -> Callable[[str], list[int]]:

@@ -452,7 +452,7 @@ class BatchServer(LLMServer):
 
     async def _run_line(self, row: _Row, line: bytes, work: Work) -> Result:
         if self._fronts is not None and not self._reads(line):
-            return await self._enter_and_answer(row, partial(self._fronts.answer, line), work)
+            return await self._enter_and_answer(row, self._in_front(line, work), work)
         request = request_of(line, self._rules)
         if not isinstance(request, Request):
             return request
@@ -465,7 +465,7 @@ class BatchServer(LLMServer):
             answering = (
                 partial(self._answer_here, request)
                 if self._fronts is None
-                else partial(self._fronts.answer, line)
+                else self._in_front(line, work)
             )
             return await self._enter_and_answer(row, answering, work)
 
@@ -487,6 +487,10 @@ class BatchServer(LLMServer):
                 self._entrance.learn(guest, usage)
             seconds = self._gpus * self._entrance.settle(guest)
             return status, body, round(1_000_000 * seconds)
+
+    def _in_front(self, line: bytes, work: Work) -> Callable[[], Awaitable[RowAnswer]]:
+        assert self._fronts is not None  # noqa: S101  # who asks has looked
+        return partial(self._fronts.answer, line, is_first=self._entrance.is_small(work))
 
     async def _answer_here(self, request: Request) -> RowAnswer:
         """Let vLLM's front in this process answer it."""

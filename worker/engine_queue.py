@@ -102,7 +102,7 @@ class EngineQueue:
         row = QueuedRow(work)
         self._waiting[_key(row.work)] = row
         self._line.add(row.work)
-        if self._may_use_spare(row.work):
+        if self.is_small(row.work):
             self._small.add(row.work)
         if work.ends_batch:
             self.complete(work.batch_id)
@@ -135,6 +135,10 @@ class EngineQueue:
     def enter_live(self, work: Work) -> QueuedRow:
         """A live call, which enters at once and goes before all rows of batches."""
         return QueuedRow(work, rank=next(self._ranks) - 2 * FIRST, is_live=True)
+
+    def is_small(self, work: Work) -> bool:
+        """Whether a row is of a small batch: its rows may have spare seats, and go first."""
+        return work.batch_rows <= self._capacity.spare_seats
 
     def seat(self, row: QueuedRow) -> None:
         """A sequence of the row has a seat."""
@@ -219,11 +223,8 @@ class EngineQueue:
         row = self._waiting.pop(_key(work))
         row.charged, row.is_spare = charged, is_spare
         self._line.shares.begin(work.tenant, charged)
-        row.rank = next(self._ranks) - (FIRST if self._may_use_spare(work) else 0)
+        row.rank = next(self._ranks) - (FIRST if self.is_small(work) else 0)
         return row
-
-    def _may_use_spare(self, work: Work) -> bool:
-        return work.batch_rows <= self._capacity.spare_seats
 
     def _has_place(self) -> bool:
         if self._capacity.is_one_step:

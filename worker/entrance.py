@@ -143,6 +143,10 @@ class Entrance:
             return FREE
         return int(min(self._control.prompt_tokens, self._seats.step_tokens))
 
+    def is_small(self, work: Work) -> bool:
+        """Whether a row is of a small batch, which goes before others."""
+        return self._queue.is_small(work)
+
     @asynccontextmanager
     async def entered(self, work: Work) -> AsyncIterator[Guest]:
         """Wait until the row may be prepared; it is inside while the context is open.

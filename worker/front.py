@@ -8,6 +8,7 @@ import asyncio
 import os
 import pickle
 import socket
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from worker.engine_front import keep_environment
 from worker.engine_results import SERVER_ERROR, failure
 from worker.front_core import RemoteCore, row_number
 from worker.front_link import Answer, Cancel, Link, Message, Outputs, Ping, Pong, Ready, Row, Setup
+from worker.front_rows import VECTORS_AT_A_TIME, FrontRows
 from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.row_requests import Request, RowAnswer, answer_of, request_of
@@ -39,6 +41,8 @@ class Front:
         self._openai: OpenAILayer | None = None
         self._rules = rules_from(os.environ)
         self._rows: dict[int, asyncio.Task[None]] = {}
+        self._waiting = FrontRows(None)
+        self._is_beginning = False
 
     async def run(self, replica: socket.socket) -> None:
         """Take rows until the replica is gone, which ends the process."""
@@ -46,6 +50,8 @@ class Front:
         await loop.create_connection(lambda: self._link, sock=replica)
         setup = await self._setup
         self._core = RemoteCore(self._link.send, setup.supported_tasks)
+        if setup.vllm_config.model_config.runner_type == "pooling":
+            self._waiting = FrontRows(VECTORS_AT_A_TIME)
         self._openai = OpenAILayer(await _app(setup, self._core, self._rules))
         keep_pauses_short()
         self._link.send(Ready(os.getpid()))
@@ -53,13 +59,14 @@ class Front:
 
     def _take(self, message: Message) -> None:
         match message:
-            case Row(number=number):
-                task = self._rows[number] = asyncio.create_task(self._answer(message))
-                task.add_done_callback(lambda _: self._rows.pop(number, None))
+            case Row():
+                self._waiting.add(message)
+                self._begin_soon()
             case Outputs(frames=frames):
                 assert self._core is not None  # noqa: S101  # it has sequences
                 self._core.take(frames)
             case Cancel(number=number):
+                self._waiting.forget(number)
                 if (running := self._rows.get(number)) is not None:
                     running.cancel()
             case Ping():
@@ -69,6 +76,22 @@ class Front:
                 self._setup.set_result(pickle.loads(pickled))  # noqa: S301
             case _:
                 raise TypeError(f"a front takes no {type(message).__name__}")
+
+    def _begin_soon(self) -> None:
+        if not self._is_beginning and self._waiting:
+            self._is_beginning = True
+            asyncio.get_running_loop().call_soon(self._begin_some)
+
+    def _begin_some(self) -> None:
+        for row in self._waiting.take(time.monotonic()):
+            self._begin(row)
+        self._link.hold(self._waiting.are_kept)
+        self._is_beginning = False
+        self._begin_soon()
+
+    def _begin(self, row: Row) -> None:
+        task = self._rows[row.number] = asyncio.create_task(self._answer(row))
+        task.add_done_callback(lambda _: self._rows.pop(row.number, None))
 
     async def _answer(self, row: Row) -> None:
         assert self._openai is not None  # noqa: S101  # it was ready before it had rows
@@ -83,6 +106,8 @@ class Front:
             log.error("front.not_answered", reason=type(error).__name__)  # noqa: TRY400
             answer = RowAnswer(*failure(SERVER_ERROR, {"type": "server_error"}))
         self._link.send(Answer(row.number, answer))
+        if row.is_first:
+            self._link.hold(False)
 
 
 async def _app(setup: SimpleNamespace, core: RemoteCore, rules: RowRules) -> Any:

@@ -31,6 +31,8 @@ class Row(_Message):
 
     number: int
     line: bytes
+    #: Whether it goes before those that the front has not begun.
+    is_first: bool = False
 
 
 class Cancel(_Message):
@@ -95,6 +97,7 @@ class Link(asyncio.Protocol):
         self.heard_at = 0.0
         self._received = bytearray()
         self._unsent: list[Message] = []
+        self._is_held = False
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(list[Message])
 
@@ -103,6 +106,12 @@ class Link(asyncio.Protocol):
         self._unsent.append(message)
         if len(self._unsent) == 1:
             asyncio.get_running_loop().call_soon(self._send_all)
+
+    def hold(self, is_held: bool) -> None:  # noqa: FBT001  # it says which
+        """Keep what is sent from now on, to send it together; or no more, and send what is kept."""
+        self._is_held = is_held
+        if self._unsent and not is_held:
+            self._send_all()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -129,6 +138,8 @@ class Link(asyncio.Protocol):
         self._lost()
 
     def _send_all(self) -> None:
+        if self._is_held or not self._unsent:
+            return
         messages, self._unsent = self._unsent, []
         if self._transport is not None:
             frame = self._encoder.encode(messages)

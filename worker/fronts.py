@@ -159,13 +159,16 @@ class Fronts:
                 raise SetupError("The engine's front processes do not start; see their logs.")
             await asyncio.sleep(0.1)
 
-    async def answer(self, line: bytes) -> RowAnswer:
-        """The answer to the request of a line, or why it may not run. Raises FrontGoneError."""
+    async def answer(self, line: bytes, *, is_first: bool) -> RowAnswer:
+        """The answer to the request of a line, or why it may not run. Raises FrontGoneError.
+
+        One that `is_first` goes before others in its front.
+        """
         front = await self._least_loaded()
         number = next(self._numbers)
         row = _GivenRow(asyncio.get_running_loop().create_future(), contextvars.copy_context())
         front.rows[number] = row
-        front.link.send(Row(number, line))
+        front.link.send(Row(number, line, is_first))
         try:
             return await row.answer
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ _NUMBERS = st.integers(0, 2**63 - 1)
 _USAGES = st.builds(SliceUsage, *[_NUMBERS] * len(SliceUsage._fields))
 _ANSWERS = st.builds(RowAnswer, st.just(200), st.binary(), st.none() | _USAGES)
 _MESSAGES: Any = st.one_of(
-    st.builds(Row, _NUMBERS, st.binary()),
+    st.builds(Row, _NUMBERS, st.binary(), st.booleans()),
     st.builds(Cancel, _NUMBERS),
     st.builds(Outputs, st.lists(st.binary())),
     st.builds(Add, _NUMBERS, st.text(), st.lists(st.binary())),
@@ -54,6 +54,25 @@ async def _sent(messages: list[Message]) -> bytes:
         while some := await loop.sock_recv(theirs, 65_536):
             data += some
     return data
+
+
+async def test_what_is_sent_while_the_link_is_held_is_sent_in_its_order_when_it_is_let_go() -> None:
+    taken: list[Message] = []
+    ours, theirs = await _pair(taken.append)
+    try:
+        ours.hold(True)
+        ours.send(Ping())
+        ours.send(Cancel(1))
+        await asyncio.sleep(0.05)
+        assert taken == []
+
+        ours.hold(False)
+        ours.send(Cancel(2))
+
+        await eventually(lambda: taken == [Ping(), Cancel(1), Cancel(2)])
+    finally:
+        ours.close()
+        theirs.close()
 
 
 async def test_large_messages_arrive_in_their_order() -> None:
