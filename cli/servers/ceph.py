@@ -23,7 +23,8 @@ _GATEWAY_GRACE_SECONDS = 1.0
 class CephS3:
     """One S3 endpoint with its data in `<run_dir>/ceph`; our own user may create buckets.
 
-    With `lane_keys`, an access key and a secret key, there is a user for lane jobs.
+    With `lane_keys`, an access key and a secret key, there is a user for lane jobs. Its data may
+    have `store_bytes`; by default most of what the disk has.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class CephS3:
         secret_key: str,
         *,
         lane_keys: tuple[str, str] | None = None,
+        store_bytes: int | None = None,
     ) -> None:
         if not all((access_key, secret_key, *(lane_keys or ()))):
             raise SetupError("S3 needs an access key and a secret key; neither may be empty.")
@@ -40,7 +42,7 @@ class CephS3:
         if lane_keys is not None:
             self._own_users.append(S3User(LANE_USER, *lane_keys))
         self._ports = Ports(run_dir)
-        self._cluster = CephCluster(run_dir / "ceph", self._ports)
+        self._cluster = CephCluster(run_dir / "ceph", self._ports, store_bytes)
         self.users = CephUsers(self._cluster)
         own = ["-c", str(self._cluster.configuration), "-f"]
         self._monitor = Child("ceph-mon", ["ceph-mon", *own, "-i", "a"], run_dir)

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from cli.servers.ports import Ports
@@ -77,7 +78,7 @@ mon_data = {directory}/mon
 osd_data = {directory}/osd
 osd_objectstore = bluestore
 # Bytes; the file is sparse.
-bluestore_block_size = 21474836480
+bluestore_block_size = {store_bytes}
 bluestore_block_db_create = false
 bluestore_block_wal_create = false
 osd_memory_target = 939524096
@@ -95,12 +96,24 @@ rgw_gc_obj_min_wait = 60
 """
 
 
+#: A store may become as large as this part of what its disk has, between these bounds. Once it is
+#: full, Ceph answers nobody any more, not even who wants to read or to delete.
+_DISK_PART, _LEAST_BYTES, _MOST_BYTES = 0.9, 20 * 1024**3, 512 * 1024**3
+_MEBIBYTE = 1024**2
+#: What `st_blocks` counts.
+_BYTES_OF_A_BLOCK = 512
+#: A store grows at its start when it may become so many times as large.
+_WORTH_GROWING = 1.1
+
+
 class CephCluster:
     """The files of one cluster in its directory, and the programs that work on them."""
 
-    def __init__(self, directory: Path, ports: Ports) -> None:
+    def __init__(self, directory: Path, ports: Ports, store_bytes: int | None = None) -> None:
+        """Its store has `store_bytes` at most; by default most of what the disk has."""
         self.directory = directory.resolve()
         self._ports = ports
+        self._store_bytes = store_bytes
 
     @property
     def configuration(self) -> Path:
@@ -117,6 +130,7 @@ class CephCluster:
             created.write_text(json.dumps({"monitor_port": self._ports.get("ceph-mon")}))
             return
         self._configure()
+        self._grow()
         if json.loads(created.read_text())["monitor_port"] != self._ports.get("ceph-mon"):
             # The monitor keeps its own address in its store and uses that one.
             self._write_map()
@@ -125,14 +139,17 @@ class CephCluster:
 
     def run(self, program: str, *arguments: str) -> str:
         """What one of Ceph's programs prints. Raises SetupError with its complaint."""
+        return self._run([program, "-c", str(self.configuration), *arguments])
+
+    def _run(self, command: Sequence[str], **variables: str) -> str:
         # The system's own Python runs `ceph`; our interpreter's settings would mislead it.
         foreign = ("PYTHON", "CEPH_")
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(foreign)
-        }
+        } | variables
         try:
             result = subprocess.run(
-                [program, "-c", str(self.configuration), *arguments],
+                command,
                 env=environment,
                 capture_output=True,
                 text=True,
@@ -140,12 +157,12 @@ class CephCluster:
                 check=False,
             )
         except FileNotFoundError as error:
-            raise SetupError(f"There is no {program} on this machine: install Ceph.") from error
+            raise SetupError(f"There is no {command[0]} on this machine: install Ceph.") from error
         except subprocess.TimeoutExpired as error:
-            raise SetupError(f"{program} {arguments[0]} did not end within 120 s.") from error
+            raise SetupError(f"{' '.join(command)} did not end within 120 s.") from error
         if result.returncode:
             code, said = result.returncode, result.stderr[-2000:]
-            raise SetupError(f"{program} {arguments[0]} ended with {code}:\n{said}")
+            raise SetupError(f"{' '.join(command)} ended with {code}:\n{said}")
         return result.stdout
 
     def _create(self, monitor: Child) -> None:
@@ -175,8 +192,38 @@ class CephCluster:
                 directory=self.directory,
                 monitor_port=self._ports.get("ceph-mon"),
                 gateway_port=self._ports.get("s3"),
+                store_bytes=self._most_bytes(),
             )
         )
+
+    @property
+    def _store(self) -> Path:
+        return self.directory / "osd" / "block"
+
+    def _most_bytes(self) -> int:
+        """How large the store may become."""
+        if self._store_bytes is not None:
+            return self._store_bytes
+        has = shutil.disk_usage(self.directory).free
+        if self._store.exists():
+            has += self._store.stat().st_blocks * _BYTES_OF_A_BLOCK
+        most = min(_MOST_BYTES, max(_LEAST_BYTES, int(_DISK_PART * has)))
+        return most - most % _MEBIBYTE
+
+    def _grow(self) -> None:
+        """Let the store become larger if the disk has more by now; what is in it stays."""
+        most, growing = self._most_bytes(), self.directory / "growing"
+        if most >= _WORTH_GROWING * self._store.stat().st_size:
+            growing.touch()
+            os.truncate(self._store, most)
+        if not growing.exists():
+            return
+        # To this one, `-c` is something else.
+        self._run(
+            ["ceph-bluestore-tool", "bluefs-bdev-expand", "--path", str(self._store.parent)],
+            CEPH_CONF=str(self.configuration),
+        )
+        growing.unlink()
 
     def _write_map(self) -> None:
         cluster = (self.directory / "cluster").read_text()

@@ -1,9 +1,11 @@
 import io
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import urllib3
 from minio import Minio
 from minio.error import S3Error
 
@@ -12,6 +14,7 @@ from cli.servers import CephS3
 pytestmark = pytest.mark.usefixtures("needs_ceph")
 
 ACCESS_KEY, SECRET_KEY, BUCKET = "batchyard-key", "secret/with+signs=", "batches"
+_PIECE = bytes(8 * 1024**2)
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +30,19 @@ def server(run_dir: Path) -> Iterator[CephS3]:
     client(server).make_bucket(BUCKET)
     yield server
     server.kill()
+
+
+def impatient(server: CephS3) -> Minio:
+    """A client for a server that may answer no more."""
+    patience = urllib3.Timeout(connect=3, read=5)
+    return Minio(
+        server.endpoint.removeprefix("http://"),
+        access_key=ACCESS_KEY,
+        secret_key=SECRET_KEY,
+        secure=False,
+        region="us-east-1",
+        http_client=urllib3.PoolManager(timeout=patience, retries=False),
+    )
 
 
 def client(server: CephS3, secret_key: str = SECRET_KEY) -> Minio:
@@ -171,3 +187,28 @@ def test_a_creation_cut_short_begins_again(tmp_path: Path) -> None:
         server.kill()
 
     assert json.loads((tmp_path / "ceph" / "created.json").read_text())
+
+
+def test_a_store_that_is_full_grows_at_its_next_start_and_has_what_it_had(tmp_path: Path) -> None:
+    small = CephS3(tmp_path, ACCESS_KEY, SECRET_KEY, store_bytes=1024**3)
+    small.start()
+    try:
+        client(small).make_bucket(BUCKET)
+        put(small, "first", b"first")
+        # Ceph answers nobody once it is full.
+        with pytest.raises(urllib3.exceptions.ReadTimeoutError):
+            for number in itertools.count():
+                client_ = impatient(small)
+                client_.put_object(BUCKET, f"more-{number}", io.BytesIO(_PIECE), len(_PIECE))
+    finally:
+        small.kill()
+    large = CephS3(tmp_path, ACCESS_KEY, SECRET_KEY)
+    large.start()
+    try:
+        assert get(large, "first") == b"first"
+
+        put(large, "last", _PIECE)
+
+        assert get(large, "last") == _PIECE
+    finally:
+        large.kill()
