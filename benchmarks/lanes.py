@@ -12,6 +12,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ _RESULTS = Path(__file__).parent / "results-lanes.json"
 _SMALL_ROWS = 5
 _SMALL_TOKENS, _GIANT_TOKENS = 16, 128
 _TENANTS = 10
+#: How often a giant's rate is measured without small batches and with them, after each other.
+_TURNS = 4
 
 
 class Scale(NamedTuple):
@@ -62,18 +65,24 @@ def behind(
         ):
             taken: list[float] = []
 
-            def disturb(taken: list[float] = taken, priority: int = priority) -> int:
-                for _ in range(scale.repeats):
+            def disturb(times: int, taken: list[float] = taken, priority: int = priority) -> int:
+                for _ in range(times):
                     taken.append(me.run(kind, file_id, priority=priority).seconds)
                     time.sleep(scale.pause_seconds)
                 # Their prompts are in the prefix cache.
-                return scale.repeats * _SMALL_ROWS * (_SMALL_TOKENS if kind == CHAT else 0)
+                return times * _SMALL_ROWS * (_SMALL_TOKENS if kind == CHAT else 0)
 
-            def wait() -> int:
-                time.sleep(scale.repeats * scale.pause_seconds)
+            def wait(times: int) -> int:
+                time.sleep(times * scale.pause_seconds)
                 return 0
 
-            undisturbed, disturbed = meter.rate(wait), meter.rate(disturb)
+            # In turns: the rate of a giant goes up and down by some percent by itself.
+            rates: dict[Callable[[int], int], list[float]] = {wait: [], disturb: []}
+            for turn in range(min(_TURNS, scale.repeats)):
+                times = len(range(turn, scale.repeats, _TURNS))
+                for what, found in rates.items():
+                    found.append(meter.rate(partial(what, times)))
+            undisturbed, disturbed = (statistics.mean(found) for found in rates.values())
             # It must not have ended meanwhile.
             running.done()
         title = f"5 rows of {kind} beside {name}"
