@@ -73,7 +73,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 def test_the_scripted_fleet_says_what_batches_wait_for(yard: Yard) -> None:
     bench = Bench(yard.fleet)
     me, other = bench.tenant("me"), bench.tenant("other")
-    giant = other.create(CHAT, other.upload(CHAT, [16] * 5000))
+    giant = other.create(CHAT, other.upload(CHAT, [16] * 8_000))
     run = me.run(CHAT, me.upload(CHAT, [16] * 5))
     # Most of its rows are left when a wave has started.
     wait_until(lambda: other.client.batches.retrieve(giant.id).status == "completed")
