@@ -11,7 +11,6 @@ import struct
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 
 from cli.servers.ports import Ports
@@ -77,8 +76,6 @@ mon_data = {directory}/mon
 [osd]
 osd_data = {directory}/osd
 osd_objectstore = bluestore
-# Bytes; the file is sparse.
-bluestore_block_size = {store_bytes}
 bluestore_block_db_create = false
 bluestore_block_wal_create = false
 osd_memory_target = 939524096
@@ -139,17 +136,16 @@ class CephCluster:
 
     def run(self, program: str, *arguments: str) -> str:
         """What one of Ceph's programs prints. Raises SetupError with its complaint."""
-        return self._run([program, "-c", str(self.configuration), *arguments])
-
-    def _run(self, command: Sequence[str], **variables: str) -> str:
         # The system's own Python runs `ceph`; our interpreter's settings would mislead it.
         foreign = ("PYTHON", "CEPH_")
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(foreign)
-        } | variables
+        }
+        # Not all of them take `-c`.
+        environment["CEPH_CONF"] = str(self.configuration)
         try:
             result = subprocess.run(
-                command,
+                [program, *arguments],
                 env=environment,
                 capture_output=True,
                 text=True,
@@ -157,12 +153,12 @@ class CephCluster:
                 check=False,
             )
         except FileNotFoundError as error:
-            raise SetupError(f"There is no {command[0]} on this machine: install Ceph.") from error
+            raise SetupError(f"There is no {program} on this machine: install Ceph.") from error
         except subprocess.TimeoutExpired as error:
-            raise SetupError(f"{' '.join(command)} did not end within 120 s.") from error
+            raise SetupError(f"{program} {arguments[0]} did not end within 120 s.") from error
         if result.returncode:
             code, said = result.returncode, result.stderr[-2000:]
-            raise SetupError(f"{' '.join(command)} ended with {code}:\n{said}")
+            raise SetupError(f"{program} {arguments[0]} ended with {code}:\n{said}")
         return result.stdout
 
     def _create(self, monitor: Child) -> None:
@@ -181,7 +177,9 @@ class CephCluster:
         try:
             storage = str(uuid.uuid4())
             self.run("ceph", "--connect-timeout", "60", "osd", "new", storage)
-            self.run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", storage)
+            # The store is a sparse file.
+            size = ("--bluestore-block-size", str(self._most_bytes()))
+            self.run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", storage, *size)
         finally:
             monitor.stop()
 
@@ -192,7 +190,6 @@ class CephCluster:
                 directory=self.directory,
                 monitor_port=self._ports.get("ceph-mon"),
                 gateway_port=self._ports.get("s3"),
-                store_bytes=self._most_bytes(),
             )
         )
 
@@ -218,11 +215,7 @@ class CephCluster:
             os.truncate(self._store, most)
         if not growing.exists():
             return
-        # To this one, `-c` is something else.
-        self._run(
-            ["ceph-bluestore-tool", "bluefs-bdev-expand", "--path", str(self._store.parent)],
-            CEPH_CONF=str(self.configuration),
-        )
+        self.run("ceph-bluestore-tool", "bluefs-bdev-expand", "--path", str(self._store.parent))
         growing.unlink()
 
     def _write_map(self) -> None:

@@ -32,26 +32,21 @@ def server(run_dir: Path) -> Iterator[CephS3]:
     server.kill()
 
 
-def impatient(server: CephS3) -> Minio:
-    """A client for a server that may answer no more."""
-    patience = urllib3.Timeout(connect=3, read=5)
-    return Minio(
-        server.endpoint.removeprefix("http://"),
-        access_key=ACCESS_KEY,
-        secret_key=SECRET_KEY,
-        secure=False,
-        region="us-east-1",
-        http_client=urllib3.PoolManager(timeout=patience, retries=False),
-    )
-
-
-def client(server: CephS3, secret_key: str = SECRET_KEY) -> Minio:
+def client(
+    server: CephS3,
+    secret_key: str = SECRET_KEY,
+    *,
+    patience: urllib3.Timeout | None = None,
+) -> Minio:
+    """With `patience`, it asks once, and no longer than that."""
+    pool = None if patience is None else urllib3.PoolManager(timeout=patience, retries=False)
     return Minio(
         server.endpoint.removeprefix("http://"),
         access_key=ACCESS_KEY,
         secret_key=secret_key,
         secure=False,
         region="us-east-1",
+        http_client=pool,
     )
 
 
@@ -195,11 +190,11 @@ def test_a_store_that_is_full_grows_at_its_next_start_and_has_what_it_had(tmp_pa
     try:
         client(small).make_bucket(BUCKET)
         put(small, "first", b"first")
+        impatient = client(small, patience=urllib3.Timeout(connect=3, read=5))
         # Ceph answers nobody once it is full.
         with pytest.raises(urllib3.exceptions.ReadTimeoutError):
             for number in itertools.count():
-                client_ = impatient(small)
-                client_.put_object(BUCKET, f"more-{number}", io.BytesIO(_PIECE), len(_PIECE))
+                impatient.put_object(BUCKET, f"more-{number}", io.BytesIO(_PIECE), len(_PIECE))
     finally:
         small.kill()
     large = CephS3(tmp_path, ACCESS_KEY, SECRET_KEY)
