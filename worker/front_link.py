@@ -110,8 +110,7 @@ class Link(asyncio.Protocol):
     def hold(self, is_held: bool) -> None:  # noqa: FBT001  # it says which
         """Keep what is sent from now on, to send it together; or no more, and send what is kept."""
         self._is_held = is_held
-        if self._unsent and not is_held:
-            self._send_all()
+        self._send_all()
 
     def close(self) -> None:
         if self._transport is not None:
