@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable
-from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,15 +22,16 @@ async def in_groups(
     as of `Answers.ask`, ends at once, whatever goes on behind it.
     """
     ended: list[asyncio.Future[T]] = []
-    some_ended, all_ended = asyncio.Event(), asyncio.Event()
+    is_due = asyncio.Event()
 
     def end(row: asyncio.Future[T]) -> None:
         # Asking `asyncio.wait` again for each group would look at all rows each time.
         ended.append(row)
         running.discard(row)
-        some_ended.set()
         if not running:
-            all_ended.set()
+            is_due.set()
+        elif len(ended) == 1:
+            asyncio.get_running_loop().call_later(seconds, is_due.set)
 
     positions: dict[asyncio.Future[T], int] = {
         asyncio.ensure_future(row): position for position, row in enumerate(rows)
@@ -41,11 +41,8 @@ async def in_groups(
         row.add_done_callback(end)
     try:
         while running or ended:
-            await some_ended.wait()
-            if running:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(all_ended.wait(), seconds)
-            some_ended.clear()
+            await is_due.wait()
+            is_due.clear()
             group = sorted((positions[row], row.result()) for row in ended)
             ended.clear()
             yield group
