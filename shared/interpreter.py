@@ -13,6 +13,9 @@ _SWITCH_SECONDS = 0.0005
 #: its looks have it look at older ones. A look at all of them takes a tenth of a second where
 #: thousands of rows are on their way, and Python's own 700 have it come twice a second.
 _YOUNG, _MIDDLE, _ALL = 10_000, 10, 10
+#: Where rows come by the hundred, their objects are as many each time. They leave nothing that only
+#: the collector finds.
+_YOUNG_OF_ROWS = 100_000
 
 
 @contextmanager
@@ -31,13 +34,14 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def keep_pauses_short() -> None:
+def keep_pauses_short(*, has_rows: bool = False) -> None:
     """Let this process hold nobody up. Call it after the imports, before it serves.
 
-    No later collection looks at the objects that are there: they are hundreds of thousands, and
-    each look would stop the process for a tenth of a second.
+    One that `has_rows` has thousands of them at a time, each of some dozen objects. No later
+    collection looks at the objects that are there: they are hundreds of thousands, and each look
+    would stop the process for a tenth of a second.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, _MIDDLE, _ALL)
+    gc.set_threshold(_YOUNG_OF_ROWS if has_rows else _YOUNG, _MIDDLE, _ALL)
     sys.setswitchinterval(_SWITCH_SECONDS)

@@ -47,6 +47,19 @@ def test_thousands_of_rows_on_their_way_are_seldom_looked_at() -> None:
 
 
 @pytest.mark.usefixtures("process")
+def test_rows_that_come_by_the_hundred_start_no_collection() -> None:
+    keep_pauses_short(has_rows=True)
+    looks = gc.get_stats()[0]["collections"]
+
+    for _ in range(10):
+        rows = [{"row": [number]} for number in range(20_000)]
+        assert rows
+        del rows
+
+    assert gc.get_stats()[0]["collections"] == looks
+
+
+@pytest.mark.usefixtures("process")
 def test_a_thread_that_computes_gives_way_soon() -> None:
     keep_pauses_short()
 
