@@ -62,6 +62,7 @@ from worker.engine_variables import (
     SPARE_SEATS_VARIABLE,
 )
 from worker.entrance import Entrance, GivenBackError, Guest, WithdrawnError
+from worker.few_at_a_time import FEW
 from worker.fork_server import ForkServer
 from worker.front_count import fronts_here
 from worker.fronts import FrontGoneError, Fronts
@@ -110,6 +111,8 @@ _KEPT_SECONDS, _KEPT_BYTES = 600.0, 128 * 1024 * 1024
 
 #: What names a row for as long as its answer is kept: batch, number, and a digest of the line.
 _Row = tuple[str, int, bytes, int]
+#: A row that runs: its result, or why it has none here.
+_Run = asyncio.Future[Result | FrontGoneError | GivenBackError | None]
 
 
 class BatchServer(LLMServer):
@@ -197,7 +200,7 @@ class BatchServer(LLMServer):
         self.core_life = CoreLife(is_only_one=self._model.max_replicas == 1)
         self._start_seconds = time.monotonic() - began_at
         self._healing = asyncio.create_task(self._heal())
-        keep_pauses_short()
+        keep_pauses_short(has_rows=True)
         self.clock.end("server")
 
     async def _meet_core(self) -> Any:
@@ -326,10 +329,7 @@ class BatchServer(LLMServer):
         rows = [_row(line, work) for line, work in zip(lines, order, strict=True)]
         left = set(range(len(rows)))
         has_yielded = False
-        runs = [
-            self._answer(row, line, work) if work.batch_id in wanted else _no_result()
-            for row, line, work in zip(rows, lines, order, strict=True)
-        ]
+        runs = await self._begin(rows, lines, order, wanted)
         async with aclosing(in_groups(runs, seconds=self._group_seconds)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
@@ -435,9 +435,28 @@ class BatchServer(LLMServer):
             return EngineHungError("the engine hung while these lines were in it", positions)
         return EngineGoneError("the engine died while these lines were in it", positions)
 
-    def _answer(
-        self, row: _Row, line: bytes, work: Work
-    ) -> asyncio.Future[Result | FrontGoneError | GivenBackError | None]:
+    async def _begin(
+        self,
+        rows: Sequence[_Row],
+        lines: Sequence[bytes],
+        order: Sequence[Work],
+        wanted: Collection[str],
+    ) -> list[_Run]:
+        """Begin rows, a few at a time; those that are not wanted have ended."""
+        runs: list[_Run] = []
+        try:
+            for row, line, work in zip(rows, lines, order, strict=True):
+                is_wanted = work.batch_id in wanted
+                runs.append(self._answer(row, line, work) if is_wanted else _no_result())
+                if len(runs) % FEW == 0:
+                    await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            for run in runs:
+                run.cancel()
+            raise
+        return runs
+
+    def _answer(self, row: _Row, line: bytes, work: Work) -> _Run:
         return self._answers.ask(row, partial(self._run, row, line, work))
 
     async def _run(
@@ -583,8 +602,8 @@ def _row(line: bytes, work: Work) -> _Row:
     return work.batch_id, work.number, digest, work.attempt
 
 
-def _no_result() -> "asyncio.Future[None]":
-    result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+def _no_result() -> _Run:
+    result: _Run = asyncio.get_running_loop().create_future()
     result.set_result(None)
     return result
 

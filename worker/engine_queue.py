@@ -120,12 +120,18 @@ class EngineQueue:
             # The time without rows says nothing about rates.
             self._row_rate.skip(now)
             self._token_rate.skip(now)
+        if self._capacity.is_one_step:
+            # Hundreds of others may have a place at this moment.
+            yield from self._admit_to_spare_seats(now)
         while len(self._line) and self._has_place():
             work, charged = self._line.pop(now)
             self._small.remove(work.batch_id, {work.number})
             self._inside += 1
             self._preparing += 1
             yield self._enter(work, charged)
+        yield from self._admit_to_spare_seats(now)
+
+    def _admit_to_spare_seats(self, now: float) -> Iterator[QueuedRow]:
         while len(self._small) and self._inside_spare < self._capacity.spare_seats:
             work, charged = self._small.pop(now)
             self._line.remove(work.batch_id, {work.number})

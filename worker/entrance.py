@@ -8,6 +8,7 @@ from collections.abc import Sequence as Sequence_
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -20,6 +21,7 @@ from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_numbers import CoreNumbers
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
+from worker.few_at_a_time import FEW
 from worker.giving_back import GivingBack
 from worker.live_control import Goals, LiveControl, Yielding
 from worker.step_limit import FREE, Group, headers
@@ -108,6 +110,9 @@ class Entrance:
         self._groups = itertools.count()
         self._guests: set[Guest] = set()
         self._is_due = False
+        #: Where a row takes one step, hundreds leave at a time: so many enter, or are given seats,
+        #: before those of small batches have their turn.
+        self._few = FEW if capacity.is_one_step else None
         #: Whether the replica takes no more rows.
         self._is_closed = False
 
@@ -158,7 +163,10 @@ class Entrance:
         row = self._queue.add(work)
         turn = self._turns[row] = asyncio.get_running_loop().create_future()
         guest = Guest(row, asyncio.current_task())
-        self._admit_soon()
+        if self._goes_at_once(row):
+            self._let_in()
+        else:
+            self._admit_soon()
         try:
             await turn
             if self._is_closed:
@@ -222,7 +230,10 @@ class Entrance:
             self._heard[id_] = self._steady(), False
             self._control.begin(id_, self._steady(), prompt_tokens + output_tokens)
         place = self._places[id_] = asyncio.get_running_loop().create_future()
-        self._admit_soon()
+        if self._goes_at_once(row):
+            self._seat_next()
+        else:
+            self._admit_soon()
         try:
             group = await place
         finally:
@@ -365,12 +376,28 @@ class Entrance:
         if self._control is not None:
             self._yield(self._control, self._steady())
         self._seat_next()
-        for row in self._queue.admit(self._clock()):
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Let rows in as far as there is place."""
+        admitted = list(islice(self._queue.admit(self._clock()), self._few))
+        for row in admitted:
             _let_go(self._turns.pop(row), None)
+        if len(admitted) == self._few:
+            self._admit_soon()
+
+    def _goes_at_once(self, row: QueuedRow) -> bool:
+        """Whether a row waits for no other that comes at this moment.
+
+        Each round of the loop has the work of other rows, and this one has to wait for so few.
+        """
+        return self._few is not None and self._queue.is_small(row.work)
 
     def _seat_next(self) -> None:
         """Let those in that have a seat now; rows that begin together know that they do."""
-        given = list(self._seats.give())
+        given = list(islice(self._seats.give(), self._few))
+        if len(given) == self._few:
+            self._admit_soon()
         together = {one.id for one in given if self._seats.begins_together(one)}
         group = Group(next(self._groups), len(together)) if len(together) > 1 else None
         for sequence in given:

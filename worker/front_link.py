@@ -88,10 +88,16 @@ Message: TypeAlias = Setup | Row | Cancel | Outputs | Ping | Ready | Pong | Add 
 class Link(asyncio.Protocol):
     """One end. Belongs to one event loop."""
 
-    def __init__(self, take: Callable[[Message], None], lost: Callable[[], None]) -> None:
-        """`take` gets each message, and `lost` is called once, when the other end is gone."""
+    def __init__(
+        self, take: Callable[[Message], None], lost: Callable[[], None], *, linger: float = 0.0
+    ) -> None:
+        """`take` gets each message, and `lost` is called once, when the other end is gone.
+
+        What is sent waits for so many seconds, so that more of it travels together.
+        """
         self._take = take
         self._lost = lost
+        self._linger = linger
         self._transport: asyncio.Transport | None = None
         #: When something last came, by the monotonic clock.
         self.heard_at = 0.0
@@ -104,13 +110,27 @@ class Link(asyncio.Protocol):
     def send(self, message: Message) -> None:
         """Send it soon; what is sent to an end that is gone is lost."""
         self._unsent.append(message)
-        if len(self._unsent) == 1:
-            asyncio.get_running_loop().call_soon(self._send_all)
+        if len(self._unsent) > 1:
+            return
+        loop = asyncio.get_running_loop()
+        if self._linger:
+            loop.call_later(self._linger, self.flush)
+        else:
+            loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send now what waits, unless it is held."""
+        if self._is_held or not self._unsent:
+            return
+        messages, self._unsent = self._unsent, []
+        if self._transport is not None:
+            frame = self._encoder.encode(messages)
+            self._transport.writelines((_LENGTH.pack(len(frame)), frame))
 
     def hold(self, is_held: bool) -> None:  # noqa: FBT001  # it says which
         """Keep what is sent from now on, to send it together; or no more, and send what is kept."""
         self._is_held = is_held
-        self._send_all()
+        self.flush()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -135,11 +155,3 @@ class Link(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self._lost()
-
-    def _send_all(self) -> None:
-        if self._is_held or not self._unsent:
-            return
-        messages, self._unsent = self._unsent, []
-        if self._transport is not None:
-            frame = self._encoder.encode(messages)
-            self._transport.writelines((_LENGTH.pack(len(frame)), frame))

@@ -16,13 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]  # it has no types
 import structlog
 
 from shared.errors import SetupError, TransientError
 from worker.engine_results import SERVER_ERROR, failure
+from worker.few_at_a_time import FEW, FewAtATime
 from worker.fork_server import ForkServer, Kind
 from worker.front_link import (
     Abort,
@@ -48,6 +49,13 @@ _MAX_FAILURES = 3
 _PAUSE_SECONDS = 5.0
 #: How often a front is asked whether it lives, and how long it may be silent, in seconds.
 _PING_SECONDS, _SILENT_SECONDS = 5.0, 60.0
+#: What is sent to a front of vectors waits for so many seconds, so that more of it goes together:
+#: each message costs both as much as a row. What belongs to a small batch does not wait.
+_LINGER_SECONDS = 0.005
+
+
+#: What fronts say of rows.
+_OfRows: TypeAlias = Add | Answer | Abort
 
 
 class FrontGoneError(TransientError):
@@ -60,6 +68,8 @@ class _GivenRow:
 
     answer: "asyncio.Future[RowAnswer]"
     context: contextvars.Context
+    #: Whether it goes before others.
+    is_first: bool
     #: What of it waits for a seat.
     adding: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     #: What of it the core has, or is about to have.
@@ -102,6 +112,8 @@ class Fronts:
         self._owners: dict[str, tuple[_Front, int]] = {}
         self._encoder: Any = None
         self._decoder: Any = None
+        #: Of all fronts, with the front that each is from.
+        self._messages = self._few_at_a_time(None)
         self._keeping = [asyncio.create_task(self._keep(index)) for index in range(count)]
         self._aborting: set[asyncio.Task[None]] = set()
 
@@ -134,6 +146,7 @@ class Fronts:
         They are ready once they have been connected.
         """
         self._setup = asyncio.get_running_loop().create_future()
+        self._messages.forget_all()
         self._owners.clear()
         for front in list(self._fronts):
             self._fronts.remove(front)
@@ -147,7 +160,8 @@ class Fronts:
 
         self._core = client.engine_core
         self._encoder, self._decoder = PassingEncoder(), MsgpackDecoder(EngineCoreRequest)
-        if client.vllm_config.model_config.runner_type == "pooling":
+        if _gives_vectors(client.vllm_config):
+            self._messages = self._few_at_a_time(FEW)
             pass_vectors(self._core, self._owners.__contains__)
         self._listen_to(self._core)
         tasks = await client.get_supported_tasks()
@@ -166,9 +180,12 @@ class Fronts:
         """
         front = await self._least_loaded()
         number = next(self._numbers)
-        row = _GivenRow(asyncio.get_running_loop().create_future(), contextvars.copy_context())
+        answer: asyncio.Future[RowAnswer] = asyncio.get_running_loop().create_future()
+        row = _GivenRow(answer, contextvars.copy_context(), is_first)
         front.rows[number] = row
         front.link.send(Row(number, line, is_first))
+        if is_first:
+            front.link.flush()
         try:
             return await row.answer
         except asyncio.CancelledError:
@@ -204,7 +221,7 @@ class Fronts:
             # By then the server has loaded what its forks begin with.
             setup = await self._setup
             try:
-                front = await self._start(index)
+                front = await self._start(index, setup.vllm_config)
             except OSError as error:
                 log.error("front.not_started", front=index, reason=error.strerror)  # noqa: TRY400  # it says all
                 failures += 1
@@ -226,10 +243,11 @@ class Fronts:
             await gone
             self._bury(front)
 
-    async def _start(self, index: int) -> _Front:
+    async def _start(self, index: int, vllm_config: Any) -> _Front:
         front = _Front(index)
         ours = await asyncio.to_thread(self._server.open, Kind.FRONT)
-        front.link = Link(partial(self._take, front), front.is_gone.set)
+        linger = _LINGER_SECONDS if _gives_vectors(vllm_config) else 0.0
+        front.link = Link(partial(self._take, front), front.is_gone.set, linger=linger)
         await asyncio.get_running_loop().create_connection(lambda: front.link, sock=ours)
         return front
 
@@ -248,13 +266,33 @@ class Fronts:
                 front.end()
 
     def _bury(self, front: _Front) -> None:
-        """Give back the rows of a front that is gone."""
+        """Give back the rows of a front that is gone, but for those that it has answered."""
+        self._messages.do_all()
         log.error("front.died", front=front.index, rows=len(front.rows))
         for row in front.rows.values():
             if not row.answer.done():
                 row.answer.set_exception(FrontGoneError("The front that had the row died."))
 
+    def _few_at_a_time(self, count: int | None) -> FewAtATime[tuple[_Front, _OfRows]]:
+        return FewAtATime(lambda given: self._take_of_rows(*given), count)
+
     def _take(self, front: _Front, message: Message) -> None:
+        match message:
+            case Add(number=number) | Answer(number=number):
+                row = front.rows.get(number)
+                is_first = row is not None and row.is_first
+                self._messages.add((front, message), is_first=is_first)
+            case Abort():
+                self._messages.add((front, message))
+            case Ready(pid=pid):
+                front.pid = pid
+                front.is_ready.set()
+            case Pong():
+                pass
+            case _:
+                raise TypeError(f"a replica takes no {type(message).__name__}")
+
+    def _take_of_rows(self, front: _Front, message: _OfRows) -> None:
         match message:
             case Add():
                 self._add(front, message)
@@ -266,13 +304,6 @@ class Fronts:
                 task = asyncio.create_task(self._abort(front, ids))
                 self._aborting.add(task)
                 task.add_done_callback(self._aborting.discard)
-            case Ready(pid=pid):
-                front.pid = pid
-                front.is_ready.set()
-            case Pong():
-                pass
-            case _:
-                raise TypeError(f"a replica takes no {type(message).__name__}")
 
     def _add(self, front: _Front, message: Add) -> None:
         row = front.rows.get(message.number)
@@ -326,21 +357,28 @@ class Fronts:
         """Send the fronts what is theirs of the core's outputs; returns the rest."""
         theirs: defaultdict[_Front, list[Any]] = defaultdict(list)
         own = []
+        #: Those that have something of a small batch.
+        hurried = set[_Front]()
         for output in outputs.outputs:
             front, number = self._owners.get(output.request_id, (None, 0))
             if front is None:
                 own.append(output)
                 continue
             theirs[front].append(output)
+            row = front.rows.get(number)
             if output.finish_reason is not None:
                 del self._owners[output.request_id]
-                if (row := front.rows.get(number)) is not None:
+                if row is not None:
                     row.sequences.discard(output.request_id)
+            if row is not None and row.is_first:
+                hurried.add(front)
         stats, outputs.scheduler_stats = outputs.scheduler_stats, None
         for front, some in theirs.items():
             outputs.outputs = some
             frames = [bytes(frame) for frame in self._encoder.encode(outputs)]
             front.link.send(Outputs(frames))
+            if front in hurried:
+                front.link.flush()
         outputs.outputs, outputs.scheduler_stats = own, stats
         return outputs
 
@@ -350,6 +388,11 @@ class Fronts:
             for row in front.rows.values():
                 if not row.answer.done():
                     row.answer.set_result(_failed())
+
+
+def _gives_vectors(vllm_config: Any) -> bool:
+    """Whether a row takes one step."""
+    return bool(vllm_config.model_config.runner_type == "pooling")
 
 
 def _failed() -> RowAnswer:

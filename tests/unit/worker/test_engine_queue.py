@@ -271,6 +271,17 @@ def test_of_rows_of_one_step_as_many_are_inside_as_a_short_time_takes(
     assert 0.9 * wanted <= len(inside) <= 1.1 * wanted
 
 
+def test_of_rows_of_one_step_those_of_small_batches_enter_before_hundreds_of_others() -> None:
+    queue = EngineQueue(Capacity(seats=8192, spare_seats=8, spare_kv=0, is_one_step=True))
+    for _ in range(MIN_ROWS):
+        queue.add(work("giant"))
+    small = queue.add(work("small", rows=1))
+
+    assert next(queue.admit(0.0)) is small
+    assert small.is_spare
+    assert small not in list(queue.admit(0.0))
+
+
 def test_a_rate_forgets_what_was_long_ago_and_leaves_out_idle_time() -> None:
     rate = Rate(1.0)
     assert rate.per_second == 0

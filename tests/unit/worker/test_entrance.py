@@ -10,6 +10,7 @@ from shared.rows_in_engine import RowsInEngine
 from shared.slices import SliceUsage
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, GivenBackError, WithdrawnError
+from worker.few_at_a_time import FEW
 from worker.live_control import MOST_PROMPT_TOKENS, Goals, Yielding
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
@@ -64,6 +65,27 @@ async def test_no_more_sequences_are_in_vllm_than_there_are_seats() -> None:
         await asyncio.gather(*rows)
     assert len(core.ids) == 6
     assert entrance.seated == 0
+
+
+async def test_a_row_of_vectors_of_a_small_batch_waits_for_no_others_of_its_moment() -> None:
+    capacity = Capacity(seats=64, spare_seats=4, spare_kv=0, is_one_step=True, step_tokens=8192)
+    entrance = Entrance(capacity, lambda: 0.0)
+    core = Core(entrance)
+    giant = WORK._replace(batch_rows=1000)
+    rows = [asyncio.create_task(core.run(f"row{number}", giant)) for number in range(64)]
+    small = WORK._replace(batch_id="small", batch_rows=1)
+    rows.append(asyncio.create_task(core.run("small", small)))
+
+    # One round in which all ask, and one in which the first ones go on.
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert "small-0" in core.ids
+    assert len(core.ids) <= 1 + FEW
+
+    core.let_out()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*rows)
+    assert len(core.ids) == len(rows)
 
 
 async def test_a_step_beside_live_calls_has_no_more_prompts_than_the_seats_need() -> None:

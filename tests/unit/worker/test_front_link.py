@@ -75,6 +75,33 @@ async def test_what_is_sent_while_the_link_is_held_is_sent_in_its_order_when_it_
         theirs.close()
 
 
+async def test_what_is_sent_waits_for_more_as_long_as_the_link_lingers() -> None:
+    taken: list[Message] = []
+    ours, theirs = await _pair(taken.append, linger=0.02)
+    try:
+        ours.send(Ping())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert taken == []
+        ours.send(Cancel(1))
+        await eventually(lambda: taken == [Ping(), Cancel(1)])
+    finally:
+        ours.close()
+        theirs.close()
+
+
+async def test_a_link_that_lingers_sends_at_once_what_is_flushed() -> None:
+    taken: list[Message] = []
+    ours, theirs = await _pair(taken.append, linger=3600)
+    try:
+        ours.send(Ping())
+        ours.flush()
+        await eventually(lambda: taken == [Ping()])
+    finally:
+        ours.close()
+        theirs.close()
+
+
 async def test_large_messages_arrive_in_their_order() -> None:
     taken: list[Message] = []
     link, other = await _pair(taken.append)
@@ -112,11 +139,11 @@ async def test_a_message_to_an_end_that_is_gone_is_lost_without_an_error() -> No
     await asyncio.sleep(0)
 
 
-async def _pair(take: Any, lost: Any = lambda: None) -> tuple[Link, Link]:
+async def _pair(take: Any, lost: Any = lambda: None, *, linger: float = 0.0) -> tuple[Link, Link]:
     """A link, and the other end, which takes its messages."""
     loop = asyncio.get_running_loop()
     one, two = socket.socketpair()
-    link, other = Link(lambda _: None, lost), Link(take, lambda: None)
+    link, other = Link(lambda _: None, lost, linger=linger), Link(take, lambda: None)
     await loop.create_connection(lambda: link, sock=one)
     await loop.create_connection(lambda: other, sock=two)
     return link, other

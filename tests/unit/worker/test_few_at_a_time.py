@@ -1,0 +1,57 @@
+import asyncio
+
+from worker.few_at_a_time import FewAtATime
+
+COUNT = 3
+
+
+async def test_a_few_are_done_before_the_loop_looks_at_what_has_come() -> None:
+    done = list[int]()
+    work = FewAtATime(done.append, COUNT)
+    for number in range(2 * COUNT + 1):
+        work.add(number)
+
+    assert done == []
+    for so_far in (COUNT, 2 * COUNT, 2 * COUNT + 1):
+        await asyncio.sleep(0)
+        assert done == list(range(so_far))
+
+    work.add(99)
+    await asyncio.sleep(0)
+    assert done[-1] == 99
+
+
+async def test_what_is_first_is_done_now() -> None:
+    done = list[int]()
+    work = FewAtATime(done.append, COUNT)
+    work.add(1)
+    work.add(2, is_first=True)
+
+    assert done == [2]
+    await asyncio.sleep(0)
+    assert done == [2, 1]
+
+
+def test_without_a_count_all_is_done_now() -> None:
+    done = list[int]()
+    work = FewAtATime(done.append, None)
+    work.add(1)
+
+    assert done == [1]
+
+
+async def test_what_waits_may_be_done_at_once_or_forgotten() -> None:
+    done = list[int]()
+    work = FewAtATime(done.append, COUNT)
+    work.add(1)
+    work.do_all()
+    assert done == [1]
+
+    work.add(2)
+    work.forget_all()
+    await asyncio.sleep(0)
+    assert done == [1]
+
+    work.add(3)
+    await asyncio.sleep(0)
+    assert done == [1, 3]

@@ -1,0 +1,51 @@
+"""What an event loop does a few at a time: whatever comes meanwhile waits for a few, not for all.
+
+Rows of vectors come and go by the hundred, in one message or at the end of one step. What the
+replica does for a row takes a tenth of a millisecond, several times; a row of a small batch would
+wait for those of hundreds at each of its turns.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+#: Rows of which something is done before the loop looks at what has come.
+FEW = 16
+
+
+class FewAtATime(Generic[T]):
+    """Belongs to one event loop. Does something of each item, in the order of their coming."""
+
+    def __init__(self, do: Callable[[T], None], count: int | None) -> None:
+        """So many at a time; without a `count`, all at once."""
+        self._do = do
+        self._count = count
+        self._waiting: deque[T] = deque()
+
+    def add(self, item: T, *, is_first: bool = False) -> None:
+        """Do it soon; what is first is done now."""
+        if is_first or self._count is None:
+            self._do(item)
+            return
+        self._waiting.append(item)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._do_some)
+
+    def do_all(self) -> None:
+        """Do what waits now."""
+        while self._waiting:
+            self._do(self._waiting.popleft())
+
+    def forget_all(self) -> None:
+        """Do nothing of what waits."""
+        self._waiting.clear()
+
+    def _do_some(self) -> None:
+        assert self._count is not None  # noqa: S101  # nothing waits without it
+        for _ in range(min(self._count, len(self._waiting))):
+            self._do(self._waiting.popleft())
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._do_some)
