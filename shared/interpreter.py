@@ -1,5 +1,6 @@
 """The pauses of Python's interpreter: those of its garbage collector, and those between threads."""
 
+import asyncio
 import gc
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ _SWITCH_SECONDS = 0.0005
 #: its looks have it look at older ones. A look at all of them takes a tenth of a second where
 #: thousands of rows are on their way, and Python's own 700 have it come twice a second.
 _YOUNG, _MIDDLE, _ALL = 10_000, 10, 10
-#: Where rows come by the hundred, their objects are as many each time. They leave nothing that only
-#: the collector finds.
-_YOUNG_OF_ROWS = 100_000
+#: The same where thousands of rows come and go by the hundred: they are so many objects at most.
+_YOUNG_OF_ROWS = 1_000_000
+#: How often it looks there in any case, in seconds.
+_LOOK_SECONDS = 300.0
 
 
 @contextmanager
@@ -34,14 +36,25 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def keep_pauses_short(*, has_rows: bool = False) -> None:
+def keep_pauses_short() -> None:
     """Let this process hold nobody up. Call it after the imports, before it serves.
 
-    One that `has_rows` has thousands of them at a time, each of some dozen objects. No later
-    collection looks at the objects that are there: they are hundreds of thousands, and each look
-    would stop the process for a tenth of a second.
+    No later collection looks at the objects that are there: they are hundreds of thousands, and
+    each look would stop the process for a tenth of a second.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OF_ROWS if has_rows else _YOUNG, _MIDDLE, _ALL)
+    gc.set_threshold(_YOUNG, _MIDDLE, _ALL)
     sys.setswitchinterval(_SWITCH_SECONDS)
+
+
+async def collect_seldom(seconds: float = _LOOK_SECONDS) -> None:
+    """Have the collector look every so many seconds, and hardly ever in between; never returns.
+
+    For a process that has thousands of rows, of a hundred objects each: they come and go together,
+    and so every few hundred rows started a look at all that were there, which found nothing.
+    """
+    gc.set_threshold(_YOUNG_OF_ROWS, _MIDDLE, _ALL)
+    while True:
+        await asyncio.sleep(seconds)
+        gc.collect()

@@ -21,7 +21,7 @@ from shared.catalog import Model, Pool
 from shared.doors import Door
 from shared.engines import ReplicaNumbers
 from shared.errors import SetupError
-from shared.interpreter import collector_paused, keep_pauses_short
+from shared.interpreter import collect_seldom, collector_paused, keep_pauses_short
 from shared.monitoring.log import configure_own
 from shared.ordering.work import Work
 from worker.adapter_loader import VllmLoader
@@ -199,8 +199,8 @@ class BatchServer(LLMServer):
         before_stop(self._stop)
         self.core_life = CoreLife(is_only_one=self._model.max_replicas == 1)
         self._start_seconds = time.monotonic() - began_at
-        self._healing = asyncio.create_task(self._heal())
-        keep_pauses_short(has_rows=True)
+        self._healing, self._collecting = map(asyncio.create_task, (self._heal(), collect_seldom()))
+        keep_pauses_short()
         self.clock.end("server")
 
     async def _meet_core(self) -> Any:
@@ -418,6 +418,7 @@ class BatchServer(LLMServer):
 
     async def _stop(self) -> None:
         """Let go of what is here: Serve stops this replica as soon as its calls have ended."""
+        self._collecting.cancel()
         if self.core_life.is_coming:
             # Who waits for it has given no core its rows.
             self._healing.cancel()

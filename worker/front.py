@@ -53,7 +53,7 @@ class Front:
         if setup.vllm_config.model_config.runner_type == "pooling":
             self._waiting = FrontRows(VECTORS_AT_A_TIME)
         self._openai = OpenAILayer(await _app(setup, self._core, self._rules))
-        keep_pauses_short(has_rows=True)
+        keep_pauses_short()
         self._link.send(Ready(os.getpid()))
         await loop.create_future()
 

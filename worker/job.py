@@ -72,7 +72,7 @@ def run_lane_job(
                 engines_class=engines_class,
             ).run()
 
-    keep_pauses_short(has_rows=True)
+    keep_pauses_short()
     asyncio.run(work())
     spans.stop()
     # The waves of a superseded job run in threads that nothing can stop.

@@ -138,7 +138,7 @@ class SliceMapper:
             blocks_at_once=blocks_at_once,
             slice_events=settings.slice_events,
         )
-        keep_pauses_short(has_rows=True)
+        keep_pauses_short()
 
     async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
         [claims] = block["claims"]

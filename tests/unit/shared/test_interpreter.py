@@ -1,10 +1,13 @@
+import asyncio
 import gc
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from shared.interpreter import collector_paused, keep_pauses_short
+from shared.interpreter import collect_seldom, collector_paused, keep_pauses_short
+from shared.tasks import end
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -47,16 +50,22 @@ def test_thousands_of_rows_on_their_way_are_seldom_looked_at() -> None:
 
 
 @pytest.mark.usefixtures("process")
-def test_rows_that_come_by_the_hundred_start_no_collection() -> None:
-    keep_pauses_short(has_rows=True)
+async def test_where_rows_come_by_the_hundred_the_collector_looks_now_and_then() -> None:
+    keep_pauses_short()
+    collecting = asyncio.create_task(collect_seldom(3600))
+    await asyncio.sleep(0)
     looks = gc.get_stats()[0]["collections"]
-
     for _ in range(10):
-        rows = [{"row": [number]} for number in range(20_000)]
+        rows = [{"row": [number]} for number in range(100_000)]
         assert rows
         del rows
-
     assert gc.get_stats()[0]["collections"] == looks
+    await end(collecting)
+
+    looks = gc.get_stats()[2]["collections"]
+    collecting = asyncio.create_task(collect_seldom(0.001))
+    await eventually(lambda: gc.get_stats()[2]["collections"] > looks)
+    await end(collecting)
 
 
 @pytest.mark.usefixtures("process")
