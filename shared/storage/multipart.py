@@ -180,18 +180,20 @@ async def parts_of(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 
     What is long enough of a `ReadBytes` is a part by itself, so that S3 can copy it.
     """
-    gathered = bytearray()
+    # Copied once: a copy of megabytes stops the event loop for tens of milliseconds.
+    gathered, size = list[bytes](), 0
     async for chunk in chunks:
-        missing = max(0, PART_BYTES - len(gathered)) if gathered else 0
+        missing = max(0, PART_BYTES - size) if gathered else 0
         if isinstance(chunk, ReadBytes) and len(chunk) - missing >= PART_BYTES:
             if gathered:
-                yield bytes(gathered + chunk[:missing])
-                gathered.clear()
+                yield b"".join([*gathered, chunk[:missing]])
+                gathered, size = [], 0
             yield chunk.after(missing) if missing else chunk
             continue
-        gathered += chunk
-        if len(gathered) >= PART_BYTES:
-            yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
+        gathered.append(chunk)
+        size += len(chunk)
+        if size >= PART_BYTES:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if size:
+        yield b"".join(gathered)
