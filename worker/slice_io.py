@@ -13,6 +13,7 @@ from shared.ledger.parts import part_key
 from shared.slices import Claim, Part, ReleaseReason, Stop, new_part, part_label
 from shared.state import State
 from shared.storage import Storage
+from shared.tasks import beside
 from shared.tracing import spans
 from worker.outcomes import Outcome, SliceResult
 from worker.rows import PartBody
@@ -206,7 +207,7 @@ async def _write(storage: Storage, claim: Claim, body: PartBody) -> Part | None:
     perhaps the engine's calls as well. Their other answers must not replace the first ones.
     """
     key = part_key(claim.batch_id, claim.index, claim.epoch)
-    part = new_part(key, *body)
+    part = await beside(lambda _: new_part(key, *body), body.output)
     stored = await storage.put_once(key, body.output + body.error, label=part_label(part))
     if stored is None:
         log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)

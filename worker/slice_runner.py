@@ -23,6 +23,8 @@ from worker.slice_run import SliceRun
 
 log = structlog.get_logger()
 
+#: The lines of fewer rows are put together while nothing else goes on.
+_MANY_ROWS = 32
 #: Calls whose rows were all withdrawn end within this time.
 _WITHDRAWN_SECONDS = 0.05
 
@@ -97,10 +99,12 @@ class SliceRunner:
         with self._watch.stopping(claim, stop):
             ends = await asyncio.gather(*calls, return_exceptions=True)
         errors = [end for end in ends if isinstance(end, Exception)]
-        return self._result(run, worst(errors) if errors else None)
+        return await self._result(run, worst(errors) if errors else None)
 
-    def _result(self, run: SliceRun, error: Exception | None) -> SliceResult:
-        body = run.body()
+    async def _result(self, run: SliceRun, error: Exception | None) -> SliceResult:
+        # Of many rows, it is megabytes that other slices would wait for.
+        is_long = len(run.lines) > _MANY_ROWS
+        body = await asyncio.to_thread(run.body) if is_long else run.body()
         if error is None or run.is_done:
             return SliceResult(Outcome.PAUSED if run.is_paused else Outcome.DONE, body)
         end = outcome(error)
