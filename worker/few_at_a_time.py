@@ -45,7 +45,9 @@ class FewAtATime(Generic[T]):
 
     def _do_some(self) -> None:
         assert self._count is not None  # noqa: S101  # nothing waits without it
-        for _ in range(min(self._count, len(self._waiting))):
-            self._do(self._waiting.popleft())
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._do_some)
+        try:
+            for _ in range(min(self._count, len(self._waiting))):
+                self._do(self._waiting.popleft())
+        finally:
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._do_some)

@@ -40,6 +40,25 @@ def test_without_a_count_all_is_done_now() -> None:
     assert done == [1]
 
 
+async def test_what_cannot_be_done_keeps_nothing_else_from_being_done() -> None:
+    done, told = list[int](), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what["exception"]))
+
+    def do(number: int) -> None:
+        if number == 1:
+            raise ValueError
+        done.append(number)
+
+    work = FewAtATime(do, COUNT)
+    for number in range(COUNT):
+        work.add(number)
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+    assert done == [0, 2]
+    assert [type(one) for one in told] == [ValueError]
+
+
 async def test_what_waits_may_be_done_at_once_or_forgotten() -> None:
     done = list[int]()
     work = FewAtATime(done.append, COUNT)
