@@ -12,6 +12,8 @@ from benchmarks.gpu.models import EMBED, LARGE, SMALL
 _ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parents[1] / "results-gpu.json"
 RESULTS_OF_CARDS = RESULTS.with_name("results-gpus.json")
+#: Written with `--results`.
+RESULTS_OF_ANOTHER = RESULTS.with_name("results-gpu-h200.json")
 PAGE = _ROOT / "docs/performance.md"
 _NOT_MEASURED = "not measured"
 #: The kinds of engines, by what the names of their measurements begin with.
@@ -33,7 +35,7 @@ _MOST_CORES = 4
 _HEAD = """# Performance on a card
 
 `make bench-gpu` measures this on a machine with a GPU, and `make docs` writes this page from
-`benchmarks/results-gpu.json`.
+`benchmarks/results-gpu.json` and the files like it beside it.
 
 The fleet and vLLM's `AsyncLLM` alone, without a server, have the same arguments, and run the same
 rows on the same card in turns; what stands here is the median of each side.
@@ -45,11 +47,17 @@ Other ways to run the same rows are measured by `python -m benchmarks.versus`, o
 """
 
 
-def page(results: Mapping[str, Any] | None, of_cards: Mapping[str, Any] | None = None) -> str:
+def page(
+    results: Mapping[str, Any] | None,
+    of_cards: Mapping[str, Any] | None = None,
+    of_another: Mapping[str, Any] | None = None,
+) -> str:
     """The page; without results of one card it says that nothing was measured."""
     if results is None:
         return f"{_HEAD}\n## Results\n\nNothing has been measured yet.\n"
     parts = [_HEAD, "## Results\n", _machine(results), _table(results)]
+    if of_another is not None:
+        parts += ["## Another card\n", _machine(of_another), _table(of_another)]
     if of_cards is not None:
         parts += ["## Several cards\n", _machine(of_cards), _table(of_cards)]
     return "\n".join([*parts, _beside(results), _bounds(results)])
@@ -157,4 +165,4 @@ def _number(value: float) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(kept(), kept(RESULTS_OF_CARDS)))
+    PAGE.write_text(page(kept(), kept(RESULTS_OF_CARDS), kept(RESULTS_OF_ANOTHER)))

@@ -57,6 +57,15 @@ def test_what_several_cards_did_has_a_table_of_its_own() -> None:
     assert "## Several cards" not in page(results())
 
 
+def test_what_another_card_did_has_a_table_of_its_own() -> None:
+    of_another = results(large=case(figures=[{**FIGURE, "name": "its rows/s"}]))
+
+    text = page(results(), of_another=of_another)
+
+    assert len(lines(text, "| its rows/s")) == 1
+    assert "## Another card" not in page(results())
+
+
 def test_other_servers_stand_beside_it_and_what_was_not_measured_is_said() -> None:
     text = page(
         results(
