@@ -156,9 +156,8 @@ class Bare:
             )
         )
 
-    def tokens(self, texts: list[str]) -> list[list[int]]:
-        """The tokens of these texts, with their chat template."""
-        prompts = [self.prompt(text) for text in texts]
+    def tokens(self, prompts: list[str]) -> list[list[int]]:
+        """The tokens of prompts as the model reads them."""
         special = self.kind == EMBEDDINGS
         found: list[list[int]] = self._tokenizer(prompts, add_special_tokens=special)["input_ids"]
         return found

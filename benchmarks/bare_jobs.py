@@ -16,6 +16,8 @@ from benchmarks.bare import Bare
 class _Row(NamedTuple):
     text: str
     tokens: int
+    #: Whether the text is the whole prompt.
+    is_plain: bool = False
 
 
 async def texts(bare: Bare, rows: int, tokens: int) -> dict[str, Any]:
@@ -31,10 +33,9 @@ async def file(bare: Bare, path: str, *, as_text: bool = False) -> dict[str, Any
     Their tokens are made before the time begins, unless they are given as texts.
     """
     rows = list(_rows(path))
-    prompts: list[Any] = [bare.prompt(row.text) for row in rows]
-    tokens = bare.tokens([row.text for row in rows])
-    if not as_text:
-        prompts = [{"prompt_token_ids": ids} for ids in tokens]
+    read = [row.text if row.is_plain else bare.prompt(row.text) for row in rows]
+    tokens = bare.tokens(read)
+    prompts: list[Any] = read if as_text else [{"prompt_token_ids": ids} for ids in tokens]
     began = time.perf_counter()
     cached = await asyncio.gather(
         *(bare.take(prompt, row.tokens) for prompt, row in zip(prompts, rows, strict=True))
@@ -71,7 +72,7 @@ async def live(
 ) -> dict[str, Any]:
     """Calls beside the rows of a file that fill the engine, all of one rank."""
     first, gaps = list[float](), list[float]()
-    prompts = bare.tokens([row.text for row in _rows(path)])
+    prompts = bare.tokens([bare.prompt(row.text) for row in _rows(path)])
     all_rows = itertools.cycle(zip(prompts, _rows(path), strict=True))
 
     async def fill() -> None:
@@ -112,6 +113,8 @@ def _rows(path: str) -> Iterator[_Row]:
         body = json.loads(line)["body"]
         if "input" in body:
             yield _Row(body["input"], 0)
+        elif "prompt" in body:
+            yield _Row(body["prompt"], body["max_tokens"], is_plain=True)
         else:
             yield _Row(body["messages"][0]["content"], body["max_tokens"])
 

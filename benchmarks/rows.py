@@ -5,8 +5,13 @@ import random
 from typing import Any
 
 CHAT = "chat"
+COMPLETIONS = "completions"
 EMBEDDINGS = "embeddings"
-URLS = {CHAT: "/v1/chat/completions", EMBEDDINGS: "/v1/embeddings"}
+URLS = {
+    CHAT: "/v1/chat/completions",
+    COMPLETIONS: "/v1/completions",
+    EMBEDDINGS: "/v1/embeddings",
+}
 OUTPUT_TOKENS = 128
 _WORDS = "the quick brown fox jumps over a lazy dog while many small trains roll out of yards"
 
@@ -18,12 +23,17 @@ def texts(count: int) -> list[str]:
 
 
 def body(kind: str, text: str, *, model: str, tokens: int = OUTPUT_TOKENS) -> dict[str, Any]:
-    """The body of one request; a chat row generates exactly `tokens` tokens."""
+    """The body of one request; a row that generates has exactly `tokens` tokens."""
     if kind == EMBEDDINGS:
         return {"model": model, "input": text}
+    asked: dict[str, Any] = (
+        {"prompt": text}
+        if kind == COMPLETIONS
+        else {"messages": [{"role": "user", "content": text}]}
+    )
     return {
         "model": model,
-        "messages": [{"role": "user", "content": text}],
+        **asked,
         "max_tokens": tokens,
         "temperature": 0,
         "ignore_eos": True,

@@ -7,6 +7,7 @@ models have random weights, nothing comes from a network, and each case is writt
 
 A run with `--scale 0.02 --shapes tiny` goes through everything in minutes, also on a processor. A
 run of some cases keeps what the file has of the others. A run directory may be one that exists.
+With BATCHYARD_MIXED_BATCHES=true, `mixed` has a file with several endpoints, too.
 """
 
 import argparse
@@ -65,7 +66,7 @@ CASES = {
     "many-batches": Case(rates.many_batches, 150, (LARGE,)),
     "share": Case(rates.share, 210, (SMALL,), (SHARED,)),
     "share-embeddings": Case(rates.share_embeddings, 150, (EMBED,), (EMBEDS,)),
-    "mixed": Case(rates.mixed, 200, (SMALL, EMBED)),
+    "mixed": Case(rates.mixed, 300, (SMALL, EMBED)),
     "wide": Case(rates.wide, 240),
     "kill": Case(recovery.kill, 150, (LARGE,)),
     "cold": Case(recovery.cold, 150, (LARGE,)),

@@ -196,10 +196,15 @@ class Bench:
     # Measurements.
 
     def by_fleet(
-        self, model: str, content: bytes, see: Callable[[Batch], None] | None = None
+        self,
+        model: str,
+        content: bytes,
+        see: Callable[[Batch], None] | None = None,
+        *,
+        kind: str | None = None,
     ) -> float:
         """Seconds from a batch's creation to its completion."""
-        kind, file_id = KINDS[model], self.file_id(content)
+        kind, file_id = kind or KINDS[model], self.file_id(content)
 
         def run() -> dict[str, Any]:
             began = time.perf_counter()
@@ -244,6 +249,7 @@ class Bench:
         goal: float,
         bare: str | None = None,
         turns: int | None = None,
+        kind: str | None = None,
     ) -> Figure:
         """Rows a second of the fleet, over those of the bare engine, in turns on the same rows."""
         fleet_rates, bare_rates = list[float](), list[float]()
@@ -252,7 +258,7 @@ class Bench:
             count = content.count(b"\n")
 
             def on_fleet(content: bytes = content, count: int = count) -> None:
-                fleet_rates.append(count / self.by_fleet(model, content))
+                fleet_rates.append(count / self.by_fleet(model, content, kind=kind))
 
             def on_bare(content: bytes = content, count: int = count) -> None:
                 bare_rates.append(count / self.by_bare(bare or model, content))

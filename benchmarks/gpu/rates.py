@@ -1,6 +1,8 @@
 """Rows per second of the fleet beside the bare engine."""
 
+import itertools
 import json
+import os
 import random
 import statistics
 from collections.abc import Iterator
@@ -10,12 +12,14 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import EMBED, LARGE, SMALL
 from benchmarks.gpu.plan import EMBEDS, SHARED, WIDE
 from benchmarks.gpu.texts import between, equal, rows, sharing, text
-from benchmarks.rows import CHAT, EMBEDDINGS
+from benchmarks.rows import CHAT, COMPLETIONS, EMBEDDINGS
 from benchmarks.versus import by_batchyard
 
 #: As many small ones as people have who send a batch for each question.
 _BATCHES, _ROWS_OF_BATCH = 50, 4
 _SECONDS_OF_AN_HOUR = 3600
+#: The fleet's setting that lets a file have rows of several endpoints; its planning takes longer.
+_SEVERAL_ENDPOINTS = "BATCHYARD_MIXED_BATCHES"
 
 
 def front(bench: Bench) -> Iterator[Figure]:
@@ -126,14 +130,32 @@ def share_embeddings(bench: Bench) -> Iterator[Figure]:
 
 def mixed(bench: Bench) -> Iterator[Figure]:
     """Rows of many lengths, in the order of their coming."""
-    tokens = between(8, 512, bench.plan.rows(2_400))
+    # As many for each of two endpoints.
+    tokens = between(8, 512, bench.plan.rows(2_400) // 2 * 2)
     dice = random.Random(4)
+
+    def of(kind: str, tokens: list[int]) -> bytes:
+        return rows(SMALL, kind, [text(100, dice) for _ in tokens], tokens)
+
+    def of_both() -> bytes:
+        halves = of(CHAT, tokens[::2]), of(COMPLETIONS, tokens[1::2])
+        lines = zip(*(half.splitlines(keepends=True) for half in halves), strict=True)
+        return b"".join(itertools.chain.from_iterable(lines))
+
     yield bench.ratio(
         "rows/s, 0.5B, 100 in, 8 to 512 out: fleet / bare engine",
-        SMALL,
-        lambda: rows(SMALL, CHAT, [text(100, dice) for _ in tokens], tokens),
-        goal=0.97,
-    )
+        SMALL, lambda: of(CHAT, tokens), goal=0.97,
+    )  # fmt: skip
+    yield bench.ratio(
+        "rows/s, 0.5B, completions, 100 in, 8 to 512 out: fleet / bare engine",
+        SMALL, lambda: of(COMPLETIONS, tokens), goal=0.97, kind=COMPLETIONS,
+    )  # fmt: skip
+    if os.environ.get(_SEVERAL_ENDPOINTS) == "true":
+        yield bench.ratio(
+            "rows/s, 0.5B, chat and completions in one file, 100 in, 8 to 512 out: fleet / bare "
+            "engine",
+            SMALL, of_both, goal=0.97,
+        )  # fmt: skip
     lengths = between(10, 500, bench.plan.rows(30_000))
     yield bench.ratio(
         "rows/s, embeddings of 10 to 500 tokens: fleet / bare engine",

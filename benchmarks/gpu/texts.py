@@ -31,7 +31,7 @@ def rows(model: str, kind: str, texts: Sequence[str], tokens_out: int | Sequence
     each = [tokens_out] * len(texts) if isinstance(tokens_out, int) else tokens_out
     lines = [
         {
-            "custom_id": f"row-{number}",
+            "custom_id": f"{kind}-{number}",
             "method": "POST",
             "url": URLS[kind],
             "body": body(kind, one, model=model, tokens=count),
