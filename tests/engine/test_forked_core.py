@@ -249,7 +249,8 @@ async def test_fronts_wait_until_processes_can_be_made(
         assert server.can_fork_cores
         (tmp_path / "no-forks").touch()
         fronts = Fronts(1, server)
-        config = SimpleNamespace(parallel_config=SimpleNamespace())
+        kind = SimpleNamespace(runner_type="generate")
+        config = SimpleNamespace(parallel_config=SimpleNamespace(), model_config=kind)
         setup = SimpleNamespace(vllm_config=config, args=Endless(), supported_tasks=())
         fronts._setup.set_result(setup)  # noqa: SLF001  # as `connect` does, which needs an engine
         [keeping] = fronts._keeping  # noqa: SLF001  # as above
@@ -259,6 +260,8 @@ async def test_fronts_wait_until_processes_can_be_made(
         (tmp_path / "no-forks").unlink()
 
         await eventually(lambda: len(psutil.Process(server.pid).children()) == 1)
+        # It is waited for: its socket is the loop's by then, and not lost with the task.
+        await eventually(lambda: "Event.wait" in repr(asyncio.all_tasks()))
         keeping.cancel()
     finally:
         server.close()
