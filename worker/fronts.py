@@ -53,7 +53,6 @@ _PING_SECONDS, _SILENT_SECONDS = 5.0, 60.0
 #: each message costs both as much as a row. What belongs to a small batch does not wait.
 _LINGER_SECONDS = 0.005
 
-
 #: What fronts say of rows.
 _OfRows: TypeAlias = Add | Answer | Abort
 
@@ -114,6 +113,7 @@ class Fronts:
         self._decoder: Any = None
         #: Of all fronts, with the front that each is from.
         self._messages = self._few_at_a_time(None)
+        self._linger = 0.0
         self._keeping = [asyncio.create_task(self._keep(index)) for index in range(count)]
         self._aborting: set[asyncio.Task[None]] = set()
 
@@ -160,8 +160,8 @@ class Fronts:
 
         self._core = client.engine_core
         self._encoder, self._decoder = PassingEncoder(), MsgpackDecoder(EngineCoreRequest)
-        if _gives_vectors(client.vllm_config):
-            self._messages = self._few_at_a_time(FEW)
+        if client.vllm_config.model_config.runner_type == "pooling":
+            self._messages, self._linger = self._few_at_a_time(FEW), _LINGER_SECONDS
             pass_vectors(self._core, self._owners.__contains__)
         self._listen_to(self._core)
         tasks = await client.get_supported_tasks()
@@ -221,7 +221,7 @@ class Fronts:
             # By then the server has loaded what its forks begin with.
             setup = await self._setup
             try:
-                front = await self._start(index, setup.vllm_config)
+                front = await self._start(index)
             except OSError as error:
                 log.error("front.not_started", front=index, reason=error.strerror)  # noqa: TRY400  # it says all
                 failures += 1
@@ -243,11 +243,10 @@ class Fronts:
             await gone
             self._bury(front)
 
-    async def _start(self, index: int, vllm_config: Any) -> _Front:
+    async def _start(self, index: int) -> _Front:
         front = _Front(index)
         ours = await asyncio.to_thread(self._server.open, Kind.FRONT)
-        linger = _LINGER_SECONDS if _gives_vectors(vllm_config) else 0.0
-        front.link = Link(partial(self._take, front), front.is_gone.set, linger=linger)
+        front.link = Link(partial(self._take, front), front.is_gone.set, linger=self._linger)
         await asyncio.get_running_loop().create_connection(lambda: front.link, sock=ours)
         return front
 
@@ -357,7 +356,7 @@ class Fronts:
         """Send the fronts what is theirs of the core's outputs; returns the rest."""
         theirs: defaultdict[_Front, list[Any]] = defaultdict(list)
         own = []
-        #: Those that have something of a small batch.
+        #: Those that have the last of a row of a small batch.
         hurried = set[_Front]()
         for output in outputs.outputs:
             front, number = self._owners.get(output.request_id, (None, 0))
@@ -365,13 +364,12 @@ class Fronts:
                 own.append(output)
                 continue
             theirs[front].append(output)
-            row = front.rows.get(number)
             if output.finish_reason is not None:
                 del self._owners[output.request_id]
-                if row is not None:
+                if (row := front.rows.get(number)) is not None:
                     row.sequences.discard(output.request_id)
-            if row is not None and row.is_first:
-                hurried.add(front)
+                    if row.is_first:
+                        hurried.add(front)
         stats, outputs.scheduler_stats = outputs.scheduler_stats, None
         for front, some in theirs.items():
             outputs.outputs = some
@@ -388,11 +386,6 @@ class Fronts:
             for row in front.rows.values():
                 if not row.answer.done():
                     row.answer.set_result(_failed())
-
-
-def _gives_vectors(vllm_config: Any) -> bool:
-    """Whether a row takes one step."""
-    return bool(vllm_config.model_config.runner_type == "pooling")
 
 
 def _failed() -> RowAnswer:

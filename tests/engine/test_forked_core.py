@@ -249,8 +249,7 @@ async def test_fronts_wait_until_processes_can_be_made(
         assert server.can_fork_cores
         (tmp_path / "no-forks").touch()
         fronts = Fronts(1, server)
-        kind = SimpleNamespace(runner_type="generate")
-        config = SimpleNamespace(parallel_config=SimpleNamespace(), model_config=kind)
+        config = SimpleNamespace(parallel_config=SimpleNamespace())
         setup = SimpleNamespace(vllm_config=config, args=Endless(), supported_tasks=())
         fronts._setup.set_result(setup)  # noqa: SLF001  # as `connect` does, which needs an engine
         [keeping] = fronts._keeping  # noqa: SLF001  # as above
