@@ -380,24 +380,27 @@ class Entrance:
 
     def _let_in(self) -> None:
         """Let rows in as far as there is place."""
-        admitted = list(islice(self._queue.admit(self._clock()), self._few))
-        for row in admitted:
+        for row in self._first_few(self._queue.admit(self._clock())):
             _let_go(self._turns.pop(row), None)
-        if len(admitted) == self._few:
+
+    def _first_few(self, those: Iterator[T]) -> list[T]:
+        """The first of them; the next ones have their turn soon."""
+        few = list(islice(those, self._few))
+        if len(few) == self._few:
             self._admit_soon()
+        return few
 
     def _goes_at_once(self, row: QueuedRow) -> bool:
         """Whether a row waits for no other that comes at this moment.
 
-        Each round of the loop has the work of other rows, and this one has to wait for so few.
+        Each round of the loop does the work of other rows, so it is to wait for as few rounds as
+        possible.
         """
         return self._few is not None and self._queue.is_small(row.work)
 
     def _seat_next(self) -> None:
         """Let those in that have a seat now; rows that begin together know that they do."""
-        given = list(islice(self._seats.give(), self._few))
-        if len(given) == self._few:
-            self._admit_soon()
+        given = self._first_few(self._seats.give())
         together = {one.id for one in given if self._seats.begins_together(one)}
         group = Group(next(self._groups), len(together)) if len(together) > 1 else None
         for sequence in given:
