@@ -33,7 +33,7 @@ async def file(bare: Bare, path: str, *, as_text: bool = False) -> dict[str, Any
     Their tokens are made before the time begins, unless they are given as texts.
     """
     rows = list(_rows(path))
-    read = [row.text if row.is_plain else bare.prompt(row.text) for row in rows]
+    read = [_prompt(bare, row) for row in rows]
     tokens = bare.tokens(read)
     prompts: list[Any] = read if as_text else [{"prompt_token_ids": ids} for ids in tokens]
     began = time.perf_counter()
@@ -72,7 +72,7 @@ async def live(
 ) -> dict[str, Any]:
     """Calls beside the rows of a file that fill the engine, all of one rank."""
     first, gaps = list[float](), list[float]()
-    prompts = bare.tokens([bare.prompt(row.text) for row in _rows(path)])
+    prompts = bare.tokens([_prompt(bare, row) for row in _rows(path)])
     all_rows = itertools.cycle(zip(prompts, _rows(path), strict=True))
 
     async def fill() -> None:
@@ -106,6 +106,11 @@ async def _times(bare: Bare, prompt: str, tokens: int) -> list[float]:
     seen = [time.perf_counter()]
     await bare.run(prompt, tokens, on_tokens=lambda: seen.append(time.perf_counter()))
     return [1000 * (after - before) for before, after in itertools.pairwise(seen)]
+
+
+def _prompt(bare: Bare, row: _Row) -> str:
+    """The row's text as the model reads it."""
+    return row.text if row.is_plain else bare.prompt(row.text)
 
 
 def _rows(path: str) -> Iterator[_Row]:
