@@ -1,7 +1,5 @@
 """How often rounds are made, as bells may ring thousands of times a second. Pure."""
 
-from collections import deque
-
 #: The time of one round on average.
 PAUSE_SECONDS = 0.03
 #: So many may follow each other at once. A batch needs one to be planned, one to be made ready, and
@@ -10,17 +8,20 @@ BURST = 4
 
 
 class RoundPace:
-    """Remembers when the last rounds were made."""
+    """A bucket of rounds that may be made, which is filled one by one.
+
+    While bells ring all the time, rounds are as far from each other as their pauses. If all of a
+    burst came back together, a small batch would wait for several pauses now and then.
+    """
 
     def __init__(self) -> None:
-        self._made = deque[float](maxlen=BURST)
+        #: When the bucket is full again.
+        self._full_at = 0.0
 
     def made(self, now: float) -> None:
         """A round has ended."""
-        self._made.append(now)
+        self._full_at = max(self._full_at, now) + PAUSE_SECONDS
 
     def rest(self, now: float) -> float:
         """Seconds until there may be another round."""
-        if len(self._made) < BURST:
-            return 0.0
-        return max(0.0, self._made[0] + BURST * PAUSE_SECONDS - now)
+        return max(0.0, self._full_at - (BURST - 1) * PAUSE_SECONDS - now)

@@ -1,3 +1,5 @@
+import pytest
+
 from dispatcher.round_pace import BURST, PAUSE_SECONDS, RoundPace
 
 
@@ -8,14 +10,16 @@ def test_after_a_quiet_time_some_rounds_follow_each_other_at_once() -> None:
         assert pace.rest(10.0 + number / 1000) == 0
         pace.made(10.0 + number / 1000)
 
-    assert pace.rest(10.005) > 0.1
+    assert pace.rest(10.004) == pytest.approx(PAUSE_SECONDS - 0.004)
 
 
-def test_on_average_a_round_is_made_in_each_pause() -> None:
+def test_while_bells_ring_all_the_time_no_round_waits_for_more_than_a_pause() -> None:
     pace, now, rounds = RoundPace(), 0.0, 0
 
     while now < 30.0:
-        now += pace.rest(now) + 0.001
+        rest = pace.rest(now)
+        assert rest <= PAUSE_SECONDS
+        now += rest + 0.001
         pace.made(now)
         rounds += 1
 
