@@ -117,15 +117,20 @@ class Giants:
         self._batches = batches
 
     def done(self) -> int:
-        """How many of their rows have results. Raises RuntimeError when one has ended."""
-        total = 0
+        """How many of their rows have results. Raises RuntimeError when one has ended.
+
+        A giant of several batches lasts until the last of them ends.
+        """
+        total, running = 0, set()
         for tenant, batch in self._batches:
             now = tenant.client.batches.retrieve(batch.id)
-            if now.status not in ("validating", "in_progress"):
-                raise RuntimeError(
-                    f"A giant batch ended too early, as {now.status}. Ask for more --giant-rows."
-                )
+            if now.status in ("validating", "in_progress"):
+                running.add(tenant.name)
+            elif now.status not in ("finalizing", "completed"):
+                raise RuntimeError(f"A giant batch ended as {now.status}.")
             total += now.request_counts.completed if now.request_counts else 0
+        if len(running) < len({tenant.name for tenant, _ in self._batches}):
+            raise RuntimeError("A giant ended too early. Ask for more --giant-rows.")
         return total
 
     def cancel(self) -> None:
@@ -143,8 +148,7 @@ def giants(
 ) -> Iterator[Giants]:
     """A giant of each of these tenants, under way, with so many rows together.
 
-    One that is larger than a batch may be is several. A tenant's batches take turns, so they last
-    as long.
+    One that is larger than a batch may be is several.
     Answers have half of the tokens to one and a half times as many. Where all have as many, they
     end together, and what a few seconds have of tokens depends on when they begin.
     """

@@ -39,13 +39,13 @@ def beside_giants(bench: Bench) -> Iterator[Figure]:
     """Five rows beside giants of others and of the same tenant."""
     view = bench.view_of(LARGE, EMBED)
     scale = Scale(
-        giant_rows=max(4_000, bench.plan.rows(10_000)),
+        giant_rows=max(4_000, bench.plan.rows(15_000)),
         repeats=20 if bench.plan.scale == 1 else 2,
         pause_seconds=min(1.0, bench.plan.seconds(1.0)),
     )
     yield from behind(view, CHAT, scale)
     # An engine answers thousands of them a second, and all shall last until the end.
-    many = scale._replace(giant_rows=max(10_000, bench.plan.rows(400_000)))
+    many = scale._replace(giant_rows=max(10_000, bench.plan.rows(600_000)))
     yield from behind(view, EMBEDDINGS, many, names=_BEHIND_EMBEDDINGS)
 
 
