@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import structlog
 
@@ -18,6 +18,7 @@ from dispatcher.result_files import EarlyOutput, ResultFiles, new_check
 from dispatcher.result_lines import ResultLines
 from shared import crash
 from shared.errors import BatchyardError
+from shared.ledger.commits import Assembled
 from shared.lifecycle import Event, Status
 from shared.slices import PlannedSlice
 from shared.state import BatchRecord, State
@@ -70,6 +71,7 @@ class EarlyFiles:
         self._large_bytes = large_bytes
         self._files_at_once = files_at_once
         self._idle_seconds = idle_seconds
+        self._turn = _Turn()
         self._files: dict[str, _EarlyFile] = {}
         #: Batches that run, in the order of their turns; None for one that gets no early file.
         self._known: dict[str, _Beginning | None] = {}
@@ -134,7 +136,12 @@ class EarlyFiles:
         if not self._has_place(is_large=is_large):
             return
         file = _EarlyFile(
-            self._state, self._storage, known.record, self._idle_seconds, is_large=is_large
+            self._state,
+            self._storage,
+            known.record,
+            self._turn,
+            self._idle_seconds,
+            is_large=is_large,
         )
         # If it is dropped because it stands still, there is another one once it could grow.
         known.walk = file.walk
@@ -248,6 +255,26 @@ class _StoppedError(BatchyardError):
     """The file is of no use."""
 
 
+class _Turn:
+    """One file grows at a time: what several read and send at once would delay small batches."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def taken(self, unless: asyncio.Event) -> AsyncIterator[None]:
+        """Have the turn, or none if that event comes first."""
+        waiting = asyncio.create_task(self._lock.acquire())
+        event = asyncio.create_task(unless.wait())
+        try:
+            await asyncio.wait([waiting, event], return_when=asyncio.FIRST_COMPLETED)
+            yield
+        finally:
+            await end(waiting, event)
+            if not waiting.cancelled():
+                self._lock.release()
+
+
 class _EarlyFile:
     """An output file that is being written while its batch runs."""
 
@@ -256,6 +283,7 @@ class _EarlyFile:
         state: State,
         storage: Storage,
         record: BatchRecord,
+        turn: _Turn,
         idle_seconds: float,
         *,
         is_large: bool,
@@ -265,15 +293,13 @@ class _EarlyFile:
         self.is_large = is_large
         self.stood_still = False
         self._record = record
+        self._turn = turn
         self._idle_seconds = idle_seconds
         self._check = new_check(record)
         self._lines = ResultLines(state, storage, record, self._check)
         #: Whether the batch's parts are frozen.
         self._frozen = asyncio.Event()
-        files = ResultFiles(state, storage)
-        self._writing = asyncio.create_task(
-            files.write_output(record, Event.OUTPUT_COMMITTED, self._chunks())
-        )
+        self._writing = asyncio.create_task(self._write(ResultFiles(state, storage)))
 
     @property
     def has_ended(self) -> bool:
@@ -301,11 +327,18 @@ class _EarlyFile:
         if not self._writing.cancelled() and (error := self._writing.exception()) is not None:
             log.info("early_file.dropped", batch_id=self._record.id, reason=str(error))
 
+    async def _write(self, files: ResultFiles) -> Assembled | None:
+        async with aclosing(self._chunks()) as chunks:
+            return await files.write_output(self._record, Event.OUTPUT_COMMITTED, chunks)
+
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
         """What `ResultLines.output` gives for a batch whose parts are frozen, as it comes."""
         while not self._frozen.is_set():
             began = time.monotonic()
-            async with aclosing(self._lines.output(self.walk.whole())) as chunks:
+            async with (
+                self._turn.taken(unless=self._frozen),
+                aclosing(self._lines.output(self.walk.whole())) as chunks,
+            ):
                 async for chunk in chunks:
                     yield chunk
             # Whoever gets this keeps no other chunk while there is none.

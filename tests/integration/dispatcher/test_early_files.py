@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -425,6 +426,46 @@ async def test_when_s3_refuses_an_early_file_the_batch_ends_all_the_same(
 
         assert _uploads(yard, s3) == []
         await _assert_is_what_is_made_at_the_end(yard, batch_id, 12)
+        await early.stop()
+        storage.close()
+
+
+async def test_one_file_grows_at_a_time_and_a_batch_that_ends_waits_for_none(
+    yard: BatchYard, s3: S3
+) -> None:
+    with s3_proxy(s3.endpoint) as proxy:
+        storage = Storage(proxy.endpoint, *s3[1:], yard.storage.bucket)
+        early = Early(yard.state, storage)
+        slow_id, batch_id = [await yard.plan(lines(12)) for _ in range(2)]
+        slow, claims = await yard.claim(slow_id), await yard.claim(batch_id)
+        answers = threading.Event()
+
+        def hold_back(method: str, path: str) -> None:
+            if method == "GET" and slow_id in path:
+                answers.wait(30)
+
+        def has_read(id_: str) -> bool:
+            return any(method == "GET" and id_ in path for method, path in proxy.tries)
+
+        proxy.judge = hold_back
+        await _commit(yard, slow[:3], _answer)
+        await eventually(lambda: has_read(slow_id))
+        await _commit(yard, claims[:3], _answer)
+        with capture_logs() as logs:
+            await eventually(lambda: any(one["event"] == "early_file.begun" for one in logs))
+        # It would have read by then.
+        await asyncio.sleep(0.3)
+        assert not has_read(batch_id)
+
+        await _commit(yard, claims[3:], _answer)
+        await early.finaliser.finish(batch_id)
+        await _assert_is_what_is_made_at_the_end(yard, batch_id, 12)
+
+        answers.set()
+        await _commit(yard, slow[3:], _answer)
+        await early.finaliser.finish(slow_id)
+        await _assert_is_what_is_made_at_the_end(yard, slow_id, 12)
+        assert _uploads(yard, s3) == []
         await early.stop()
         storage.close()
 
