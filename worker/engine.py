@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ from worker.engine_variables import (
     SPARE_SEATS_VARIABLE,
 )
 from worker.entrance import Entrance, GivenBackError, Guest, WithdrawnError
-from worker.few_at_a_time import FEW
+from worker.few_at_a_time import Few
 from worker.fork_server import ForkServer
 from worker.front_count import fronts_here
 from worker.fronts import FrontGoneError, Fronts
@@ -146,10 +146,10 @@ class BatchServer(LLMServer):
         share_vocabularies()
         load_each_alone()
         sweep_leftovers(logs_of_ray())
-        self._fronts = None
+        self._fronts, self._few = None, Few()
         if self._front_count > 1:
             self.forks = self.forks or ForkServer()
-            self._fronts = Fronts(self._front_count, self.forks)
+            self._fronts = Fronts(self._front_count, self.forks, self._few)
         try:
             with collector_paused():
                 await super().start()  # type: ignore[no-untyped-call]  # Ray's
@@ -168,7 +168,10 @@ class BatchServer(LLMServer):
             self._rules.limits, lambda: tokenizer_description(self._client.vllm_config)
         )
         self._entrance = Entrance(
-            _capacity(self._client.vllm_config), goals=_goals(), yielding=_yielding()
+            _capacity(self._client.vllm_config),
+            goals=_goals(),
+            yielding=_yielding(),
+            few=self._few,
         )
         self._gpus = _gpus(self._client.vllm_config)
         self._answers = Answers[FrontGoneError | GivenBackError | None](
@@ -326,6 +329,15 @@ class BatchServer(LLMServer):
         if self._client.errored or self._drain.has_begun:
             # These lines never reached the engine, so they cannot have killed it.
             raise EngineUnavailableError("the engine is about to stop or restart")
+        is_small = any(map(self._entrance.is_small, order))
+        with self._few.hurry() if is_small else nullcontext():
+            async with aclosing(self._run_rows(lines, order, wanted)) as groups:
+                async for results in groups:
+                    yield results
+
+    async def _run_rows(
+        self, lines: Sequence[bytes], order: Sequence[Work], wanted: Collection[str]
+    ) -> AsyncGenerator[Results, None]:
         rows = [_row(line, work) for line, work in zip(lines, order, strict=True)]
         left = set(range(len(rows)))
         has_yielded = False
@@ -449,7 +461,7 @@ class BatchServer(LLMServer):
             for row, line, work in zip(rows, lines, order, strict=True):
                 is_wanted = work.batch_id in wanted
                 runs.append(self._answer(row, line, work) if is_wanted else _no_result())
-                if len(runs) % FEW == 0:
+                if len(runs) % self._few.count == 0:
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
             for run in runs:

@@ -21,7 +21,7 @@ from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_numbers import CoreNumbers
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
-from worker.few_at_a_time import FEW
+from worker.few_at_a_time import Few
 from worker.giving_back import GivingBack
 from worker.live_control import Goals, LiveControl, Yielding
 from worker.step_limit import FREE, Group, headers
@@ -76,6 +76,7 @@ class Entrance:
         clock: Callable[[], float] | None = None,
         goals: Goals | None = None,
         yielding: Yielding | None = None,
+        few: Few | None = None,
     ) -> None:
         """With `goals`, batches give way to live calls as far as these need it.
 
@@ -112,7 +113,7 @@ class Entrance:
         self._is_due = False
         #: Where a row takes one step, hundreds leave at a time: so many enter, or are given seats,
         #: before those of small batches have their turn.
-        self._few = FEW if capacity.is_one_step else None
+        self._few = (few or Few()) if capacity.is_one_step else None
         #: Whether the replica takes no more rows.
         self._is_closed = False
 
@@ -385,8 +386,9 @@ class Entrance:
 
     def _first_few(self, those: Iterator[T]) -> list[T]:
         """The first of them; the next ones have their turn soon."""
-        few = list(islice(those, self._few))
-        if len(few) == self._few:
+        count = None if self._few is None else self._few.count
+        few = list(islice(those, count))
+        if len(few) == count:
             self._admit_soon()
         return few
 

@@ -20,6 +20,7 @@ from worker.catalog_adapters import load_each_alone
 from worker.engine_bounds import refuse_killers
 from worker.engine_front import keep_environment
 from worker.engine_results import SERVER_ERROR, failure
+from worker.few_at_a_time import FEW
 from worker.front_core import RemoteCore, row_number
 from worker.front_link import Answer, Cancel, Link, Message, Outputs, Ping, Pong, Ready, Row, Setup
 from worker.front_rows import VECTORS_AT_A_TIME, FrontRows
@@ -29,6 +30,8 @@ from worker.row_requests import Request, RowAnswer, answer_of, request_of
 from worker.row_rules import rules_from
 
 log = structlog.get_logger()
+
+_OUTPUTS_VARIABLE = "VLLM_V1_OUTPUT_PROC_CHUNK_SIZE"
 
 
 class Front:
@@ -52,6 +55,8 @@ class Front:
         self._core = RemoteCore(self._link.send, setup.supported_tasks)
         if setup.vllm_config.model_config.runner_type == "pooling":
             self._waiting = FrontRows(VECTORS_AT_A_TIME)
+            # vLLM takes that many of a step's vectors before the loop looks at what has come.
+            os.environ.setdefault(_OUTPUTS_VARIABLE, str(FEW))
         self._openai = OpenAILayer(await _app(setup, self._core, self._rules))
         keep_pauses_short()
         self._link.send(Ready(os.getpid()))

@@ -23,7 +23,7 @@ import structlog
 
 from shared.errors import SetupError, TransientError
 from worker.engine_results import SERVER_ERROR, failure
-from worker.few_at_a_time import FEW, FewAtATime
+from worker.few_at_a_time import Few, FewAtATime
 from worker.fork_server import ForkServer, Kind
 from worker.front_link import (
     Abort,
@@ -98,9 +98,11 @@ class _Front:
 class Fronts:
     """Belongs to the event loop of the replica."""
 
-    def __init__(self, count: int, server: ForkServer) -> None:
+    def __init__(self, count: int, server: ForkServer, few: Few) -> None:
+        """So many; of rows of vectors, `few` are taken from them at a time."""
         self.count = count
         self._server = server
+        self._few = few
         self._core: Any = None
         self._setup: asyncio.Future[SimpleNamespace] = asyncio.get_running_loop().create_future()
         self._fronts: list[_Front] = []
@@ -161,7 +163,7 @@ class Fronts:
         self._core = client.engine_core
         self._encoder, self._decoder = PassingEncoder(), MsgpackDecoder(EngineCoreRequest)
         if client.vllm_config.model_config.runner_type == "pooling":
-            self._messages, self._linger = self._few_at_a_time(FEW), _LINGER_SECONDS
+            self._messages, self._linger = self._few_at_a_time(self._few), _LINGER_SECONDS
             pass_vectors(self._core, self._owners.__contains__)
         self._listen_to(self._core)
         tasks = await client.get_supported_tasks()
@@ -272,8 +274,8 @@ class Fronts:
             if not row.answer.done():
                 row.answer.set_exception(FrontGoneError("The front that had the row died."))
 
-    def _few_at_a_time(self, count: int | None) -> FewAtATime[tuple[_Front, _OfRows]]:
-        return FewAtATime(lambda given: self._take_of_rows(*given), count)
+    def _few_at_a_time(self, few: Few | None) -> FewAtATime[tuple[_Front, _OfRows]]:
+        return FewAtATime(lambda given: self._take_of_rows(*given), few)
 
     def _take(self, front: _Front, message: Message) -> None:
         match message:
@@ -370,6 +372,8 @@ class Fronts:
                     row.sequences.discard(output.request_id)
                     if row.is_first:
                         hurried.add(front)
+                        # The front goes over them in this order.
+                        theirs[front].insert(0, theirs[front].pop())
         stats, outputs.scheduler_stats = outputs.scheduler_stats, None
         for front, some in theirs.items():
             outputs.outputs = some

@@ -22,6 +22,7 @@ from tests.eventually import eventually, wait_until
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
+from worker.few_at_a_time import Few
 from worker.fork_server import ForkServer, Kind
 from worker.forked_core import ForkedCore, forking_cores, why_spawned
 
@@ -248,7 +249,7 @@ async def test_fronts_wait_until_processes_can_be_made(
     try:
         assert server.can_fork_cores
         (tmp_path / "no-forks").touch()
-        fronts = Fronts(1, server)
+        fronts = Fronts(1, server, Few())
         config = SimpleNamespace(parallel_config=SimpleNamespace())
         setup = SimpleNamespace(vllm_config=config, args=Endless(), supported_tasks=())
         fronts._setup.set_result(setup)  # noqa: SLF001  # as `connect` does, which needs an engine

@@ -1,13 +1,14 @@
 import asyncio
 
-from worker.few_at_a_time import FewAtATime
+from worker.few_at_a_time import Few, FewAtATime
 
-COUNT = 3
+COUNT, IN_A_HURRY = 3, 2
+FEW = Few(COUNT, IN_A_HURRY)
 
 
 async def test_a_few_are_done_before_the_loop_looks_at_what_has_come() -> None:
     done = list[int]()
-    work = FewAtATime(done.append, COUNT)
+    work = FewAtATime(done.append, FEW)
     for number in range(2 * COUNT + 1):
         work.add(number)
 
@@ -21,9 +22,25 @@ async def test_a_few_are_done_before_the_loop_looks_at_what_has_come() -> None:
     assert done[-1] == 99
 
 
+async def test_fewer_are_done_while_somebody_is_in_a_hurry() -> None:
+    done = list[int]()
+    few = Few(COUNT, IN_A_HURRY)
+    work = FewAtATime(done.append, few)
+    for number in range(2 * COUNT + 1):
+        work.add(number)
+
+    with few.hurry():
+        with few.hurry():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(done) == 2 * IN_A_HURRY
+    await asyncio.sleep(0)
+    assert len(done) == 2 * IN_A_HURRY + COUNT
+
+
 async def test_what_is_first_is_done_now() -> None:
     done = list[int]()
-    work = FewAtATime(done.append, COUNT)
+    work = FewAtATime(done.append, FEW)
     work.add(1)
     work.add(2, is_first=True)
 
@@ -32,7 +49,7 @@ async def test_what_is_first_is_done_now() -> None:
     assert done == [2, 1]
 
 
-def test_without_a_count_all_is_done_now() -> None:
+def test_without_few_all_is_done_now() -> None:
     done = list[int]()
     work = FewAtATime(done.append, None)
     work.add(1)
@@ -49,7 +66,7 @@ async def test_what_cannot_be_done_keeps_nothing_else_from_being_done() -> None:
             raise ValueError
         done.append(number)
 
-    work = FewAtATime(do, COUNT)
+    work = FewAtATime(do, FEW)
     for number in range(COUNT):
         work.add(number)
     for _ in range(2):
@@ -61,7 +78,7 @@ async def test_what_cannot_be_done_keeps_nothing_else_from_being_done() -> None:
 
 async def test_what_waits_may_be_done_at_once_or_forgotten() -> None:
     done = list[int]()
-    work = FewAtATime(done.append, COUNT)
+    work = FewAtATime(done.append, FEW)
     work.add(1)
     work.do_all()
     assert done == [1]
