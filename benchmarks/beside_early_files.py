@@ -1,0 +1,99 @@
+"""`python -m benchmarks.beside_early_files`: what small calls wait for beside eight early files.
+
+Eight batches with answers of `--row-kib` commit parts at `--rate` MB a second together. A separate
+process begins their output files, or none, and makes as many calls to Redis and S3 as the plan of
+a small batch takes, twenty times a second.
+"""
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+from benchmarks.finaliser_memory import ROWS_A_PART, commit, own_servers, planned
+from benchmarks.live_load import percentile
+from dispatcher.early_files import EarlyFiles
+from shared import ids
+from shared.interpreter import keep_pauses_short
+from shared.state import State
+from shared.storage import Storage
+
+_BATCHES = [ids.batch_id("acme", f"beside-{number}") for number in range(8)]
+_PAUSE_SECONDS = 0.05
+_READS, _KEY = 8, "beside"
+
+
+async def _call(redis_url: str, seconds: float, is_early: bool, *where: str) -> None:  # noqa: FBT001  # of a command line
+    """Make calls for so long, and print what they took."""
+    keep_pauses_short()
+    state, storage = State(redis_url), Storage(*where)
+    beginning = asyncio.create_task(EarlyFiles(state, storage).run()) if is_early else None
+    taken, until = list[float](), time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.perf_counter()
+        for _ in range(_READS):
+            await state.batches.get(_BATCHES[0])
+        await storage.put(_KEY, b"x" * 1024)
+        await storage.get(_KEY)
+        taken.append(1000 * (time.perf_counter() - began))
+        await asyncio.sleep(_PAUSE_SECONDS)
+    name = "eight early files" if is_early else "no early files"
+    shown = ", ".join(f"p{part} {percentile(taken, part):.0f}" for part in (50, 95, 99))
+    print(f"beside {name}: {shown}, slowest {max(taken):.0f} ms of {len(taken)}", flush=True)
+    if beginning is not None:
+        beginning.cancel()
+        with suppress(asyncio.CancelledError):
+            await beginning
+    await state.close()
+    storage.close()
+
+
+async def _commit(
+    redis_url: str, where: tuple[str, ...], options: argparse.Namespace, *, is_early: bool
+) -> None:
+    """Commit parts of all batches in turns, until the other process has ended."""
+    state, storage = State(redis_url), Storage(*where)
+    await storage.prepare()
+    mebibytes = ROWS_A_PART * options.row_kib / 1024
+    # A third more than are needed, as those of a batch must not end.
+    parts = 3 + int(1.3 * options.rate * options.seconds / mebibytes / len(_BATCHES))
+    claims = [
+        [claim async for claim in planned(state, storage, batch_id, parts)] for batch_id in _BATCHES
+    ]
+    command = [sys.executable, "-m", "benchmarks.beside_early_files"]
+    command += ["--call", redis_url, str(options.seconds), str(int(is_early)), *where]
+    calling = await asyncio.create_subprocess_exec(*command)
+    began, done = time.perf_counter(), 0.0
+    for claim in (claim for turn in zip(*claims, strict=True) for claim in turn):
+        if calling.returncode is not None:
+            break
+        await commit(state, storage, claim, options.row_kib * 1024, has_errors=False)
+        done += mebibytes
+        await asyncio.sleep(max(0.0, done / options.rate - (time.perf_counter() - began)))
+    if await calling.wait():
+        raise subprocess.CalledProcessError(calling.returncode or 0, command)
+    await state.close()
+    storage.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--row-kib", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=20)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--call", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.call:
+        redis_url, seconds, is_early, *where = options.call
+        asyncio.run(_call(redis_url, float(seconds), is_early == "1", *where))
+        return
+    for is_early in (False, True):
+        # Empty ones each time: the batches have the same names.
+        with own_servers("beside-early-files") as (redis_url, own):
+            asyncio.run(_commit(redis_url, own, options, is_early=is_early))
+
+
+if __name__ == "__main__":
+    main()
