@@ -31,8 +31,6 @@ from worker.row_rules import rules_from
 
 log = structlog.get_logger()
 
-_OUTPUTS_VARIABLE = "VLLM_V1_OUTPUT_PROC_CHUNK_SIZE"
-
 
 class Front:
     """Belongs to one event loop."""
@@ -52,11 +50,11 @@ class Front:
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: self._link, sock=replica)
         setup = await self._setup
-        self._core = RemoteCore(self._link.send, setup.supported_tasks)
-        if setup.vllm_config.model_config.runner_type == "pooling":
+        gives_vectors = setup.vllm_config.model_config.runner_type == "pooling"
+        few = FEW if gives_vectors else None
+        self._core = RemoteCore(self._link.send, setup.supported_tasks, at_a_time=few)
+        if gives_vectors:
             self._waiting = FrontRows(VECTORS_AT_A_TIME)
-            # vLLM takes that many of a step's vectors before the loop looks at what has come.
-            os.environ.setdefault(_OUTPUTS_VARIABLE, str(FEW))
         self._openai = OpenAILayer(await _app(setup, self._core, self._rules))
         keep_pauses_short()
         self._link.send(Ready(os.getpid()))
@@ -67,9 +65,9 @@ class Front:
             case Row():
                 self._waiting.add(message)
                 self._begin_soon()
-            case Outputs(frames=frames):
+            case Outputs(frames=frames, is_first=is_first):
                 assert self._core is not None  # noqa: S101  # it has sequences
-                self._core.take(frames)
+                self._core.take(frames, is_first=is_first)
             case Cancel(number=number):
                 self._waiting.forget(number)
                 if (running := self._rows.get(number)) is not None:

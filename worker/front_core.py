@@ -4,10 +4,13 @@ vLLM's `AsyncLLM` calls these methods of its own core client, which is no public
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
+
+import msgspec
 
 from worker.front_link import Abort, Add, Message
 
@@ -18,8 +21,14 @@ row_number: ContextVar[int | None] = ContextVar("row_number", default=None)
 class RemoteCore:
     """Belongs to the event loop of the front."""
 
-    def __init__(self, send: Callable[[Message], None], tasks: tuple[Any, ...]) -> None:
-        """`tasks` are those that the core says that it supports."""
+    def __init__(
+        self, send: Callable[[Message], None], tasks: tuple[Any, ...], *, at_a_time: int | None
+    ) -> None:
+        """`tasks` are those that the core says that it supports.
+
+        vLLM gets outputs of so many sequences at a time, each of them a sequence's only one, or all
+        outputs of a message.
+        """
         from vllm.v1.engine import EngineCoreOutputs
         from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
@@ -27,16 +36,34 @@ class RemoteCore:
         self._tasks = tasks
         self._encoder = MsgpackEncoder()
         self._decoder = MsgpackDecoder(EngineCoreOutputs)
-        self._outputs: asyncio.Queue[Any] = asyncio.Queue()
+        self._at_a_time = at_a_time
+        self._outputs = deque[Any]()
+        self._has_some = asyncio.Event()
         #: A front whose engine is dead ends with its replica, and says nothing before.
         self.resources = SimpleNamespace(engine_dead=False)
 
-    def take(self, frames: Sequence[bytes]) -> None:
+    def take(self, frames: Sequence[bytes], *, is_first: bool = False) -> None:
         """The core's outputs have come."""
-        self._outputs.put_nowait(self._decoder.decode(frames))
+        outputs = self._decoder.decode(frames)
+        if self._at_a_time is None:
+            self._outputs.append(outputs)
+        elif is_first:
+            self._outputs.appendleft(outputs)
+        else:
+            those, few = outputs.outputs, self._at_a_time
+            self._outputs.extend(
+                msgspec.structs.replace(outputs, outputs=those[at : at + few])
+                for at in range(0, len(those), few)
+            )
+        self._has_some.set()
 
     async def get_output_async(self) -> Any:
-        return await self._outputs.get()
+        # vLLM asks for the next ones at once. Meanwhile, the rows of the last ones go on.
+        await asyncio.sleep(0)
+        while not self._outputs:
+            self._has_some.clear()
+            await self._has_some.wait()
+        return self._outputs.popleft()
 
     async def get_supported_tasks_async(self) -> tuple[Any, ...]:
         return self._tasks

@@ -45,6 +45,8 @@ class Outputs(_Message):
     """To a front: what vLLM's core says of its sequences, in vLLM's own encoding."""
 
     frames: list[bytes]
+    #: Whether it is of rows that were first, and their last.
+    is_first: bool = False
 
 
 class Ping(_Message):

@@ -356,30 +356,27 @@ class Fronts:
 
     def _share_out(self, outputs: Any) -> Any:
         """Send the fronts what is theirs of the core's outputs; returns the rest."""
-        theirs: defaultdict[_Front, list[Any]] = defaultdict(list)
+        #: By front, and by whether it is the last of rows of small batches, which goes first.
+        theirs: defaultdict[tuple[_Front, bool], list[Any]] = defaultdict(list)
         own = []
-        #: Those that have the last of a row of a small batch.
-        hurried = set[_Front]()
         for output in outputs.outputs:
             front, number = self._owners.get(output.request_id, (None, 0))
             if front is None:
                 own.append(output)
                 continue
-            theirs[front].append(output)
+            is_first = False
             if output.finish_reason is not None:
                 del self._owners[output.request_id]
                 if (row := front.rows.get(number)) is not None:
                     row.sequences.discard(output.request_id)
-                    if row.is_first:
-                        hurried.add(front)
-                        # The front goes over them in this order.
-                        theirs[front].insert(0, theirs[front].pop())
+                    is_first = row.is_first
+            theirs[front, is_first].append(output)
         stats, outputs.scheduler_stats = outputs.scheduler_stats, None
-        for front, some in theirs.items():
-            outputs.outputs = some
+        for front, is_first in sorted(theirs, key=lambda one: not one[1]):
+            outputs.outputs = theirs[front, is_first]
             frames = [bytes(frame) for frame in self._encoder.encode(outputs)]
-            front.link.send(Outputs(frames))
-            if front in hurried:
+            front.link.send(Outputs(frames, is_first))
+            if is_first:
                 front.link.flush()
         outputs.outputs, outputs.scheduler_stats = own, stats
         return outputs
