@@ -270,9 +270,12 @@ class _Turn:
             await asyncio.wait([waiting, event], return_when=asyncio.FIRST_COMPLETED)
             yield
         finally:
-            await end(waiting, event)
-            if not waiting.cancelled():
-                self._lock.release()
+            try:
+                await end(waiting, event)
+            finally:
+                # Whatever ends the clean-up, the others go on.
+                if waiting.done() and not waiting.cancelled():
+                    self._lock.release()
 
 
 class _EarlyFile:
