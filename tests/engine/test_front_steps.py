@@ -81,10 +81,13 @@ async def test_rows_of_fronts_are_limited_beside_live_calls_and_only_then(
     await Call(engine, "long", lengths).end()
     long = noted_steps(steps)
     mixed = [step for step in long[len(alone) :] if step.prompts]
-    # They end together besides, so larger groups begin.
-    await Call(engine, "equal", [40] * EQUAL_ROWS).end()
-    equal = noted_steps(steps)
-    mixed_with_equal = [step for step in equal[len(long) :] if step.prompts]
+    # They end together besides, so larger groups begin; a busy machine may part those of one run.
+    equal, mixed_with_equal = long, list[int]()
+    for run in range(2):
+        before = len(equal)
+        await Call(engine, f"equal {run}", [40] * EQUAL_ROWS).end()
+        equal = noted_steps(steps)
+        mixed_with_equal.append(sum(step.prompts > 0 for step in equal[before:]))
 
     [door] = await EngineClient(engine).doors()
     async with live_client(door) as client:
@@ -103,9 +106,8 @@ async def test_rows_of_fronts_are_limited_beside_live_calls_and_only_then(
     giving_way = {step.limit for step in giving}
     beside = [step for step in noted_steps(steps)[len(gave_way) :] if step.live]
 
-    # 66 and more where rows begin as soon as there is a seat. A busy machine parts some groups.
-    assert len(mixed) < LONG_ROWS * 0.6
-    assert len(mixed_with_equal) < EQUAL_ROWS / 3
+    assert len(mixed) < LONG_ROWS / 2
+    assert min(mixed_with_equal) < EQUAL_ROWS / 4
     assert len(fronts(engine)) == FRONTS
     assert max(step.prompts for step in alone) > MOST_PROMPT_TOKENS
     assert giving_way <= set(range(LEAST_PROMPT_TOKENS, MOST_PROMPT_TOKENS + 1))
