@@ -9,7 +9,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from shared.storage import PART_BYTES, Storage
 from tests.chaos.points import EARLY_POINTS
 from tests.conftest import minio_client
 from tests.eventually import eventually
-from tests.faults.s3_proxy import Refusal, s3_proxy
+from tests.faults.s3_proxy import Refusal, S3Proxy, s3_proxy
 from tests.integration.dispatcher.conftest import (
     OUTPUT_SECONDS,
     BatchYard,
@@ -88,6 +88,18 @@ async def early(yard: BatchYard) -> AsyncIterator[Early]:
     one = Early(yard.state, yard.storage)
     yield one
     await one.stop()
+
+
+@asynccontextmanager
+async def _early_behind_a_proxy(yard: BatchYard, s3: S3) -> AsyncIterator[tuple[Early, S3Proxy]]:
+    with s3_proxy(s3.endpoint) as proxy:
+        storage = Storage(proxy.endpoint, *s3[1:], yard.storage.bucket)
+        early = Early(yard.state, storage)
+        try:
+            yield early, proxy
+        finally:
+            await early.stop()
+            storage.close()
 
 
 @pytest.fixture
@@ -409,9 +421,7 @@ async def test_a_file_whose_upload_was_swept_is_made_again(
 async def test_when_s3_refuses_an_early_file_the_batch_ends_all_the_same(
     yard: BatchYard, s3: S3
 ) -> None:
-    with s3_proxy(s3.endpoint) as proxy:
-        storage = Storage(proxy.endpoint, *s3[1:], yard.storage.bucket)
-        early = Early(yard.state, storage)
+    async with _early_behind_a_proxy(yard, s3) as (early, proxy):
         batch_id = await yard.plan(lines(12))
         claims = await yard.claim(batch_id)
         proxy.judge = lambda method, path: (
@@ -426,16 +436,12 @@ async def test_when_s3_refuses_an_early_file_the_batch_ends_all_the_same(
 
         assert _uploads(yard, s3) == []
         await _assert_is_what_is_made_at_the_end(yard, batch_id, 12)
-        await early.stop()
-        storage.close()
 
 
 async def test_one_file_grows_at_a_time_and_a_batch_that_ends_waits_for_none(
     yard: BatchYard, s3: S3
 ) -> None:
-    with s3_proxy(s3.endpoint) as proxy:
-        storage = Storage(proxy.endpoint, *s3[1:], yard.storage.bucket)
-        early = Early(yard.state, storage)
+    async with _early_behind_a_proxy(yard, s3) as (early, proxy):
         slow_id, batch_id = [await yard.plan(lines(12)) for _ in range(2)]
         slow, claims = await yard.claim(slow_id), await yard.claim(batch_id)
         answers = threading.Event()
@@ -466,8 +472,6 @@ async def test_one_file_grows_at_a_time_and_a_batch_that_ends_waits_for_none(
         await early.finaliser.finish(slow_id)
         await _assert_is_what_is_made_at_the_end(yard, slow_id, 12)
         assert _uploads(yard, s3) == []
-        await early.stop()
-        storage.close()
 
 
 async def test_no_more_files_are_begun_than_are_allowed(
