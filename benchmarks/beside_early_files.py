@@ -10,9 +10,10 @@ import asyncio
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from itertools import chain
 
-from benchmarks.finaliser_memory import ROWS_A_PART, commit, own_servers, planned
+from benchmarks.early_files import commit_at, running
+from benchmarks.finaliser_memory import ROWS_A_PART, own_servers, planned
 from benchmarks.live_load import percentile
 from dispatcher.early_files import EarlyFiles
 from shared import ids
@@ -29,23 +30,19 @@ async def _call(redis_url: str, seconds: float, is_early: bool, *where: str) -> 
     """Make calls for so long, and print what they took."""
     keep_pauses_short()
     state, storage = State(redis_url), Storage(*where)
-    beginning = asyncio.create_task(EarlyFiles(state, storage).run()) if is_early else None
     taken, until = list[float](), time.monotonic() + seconds
-    while time.monotonic() < until:
-        began = time.perf_counter()
-        for _ in range(_READS):
-            await state.batches.get(_BATCHES[0])
-        await storage.put(_KEY, b"x" * 1024)
-        await storage.get(_KEY)
-        taken.append(1000 * (time.perf_counter() - began))
-        await asyncio.sleep(_PAUSE_SECONDS)
+    async with running(EarlyFiles(state, storage), is_early=is_early):
+        while time.monotonic() < until:
+            began = time.perf_counter()
+            for _ in range(_READS):
+                await state.batches.get(_BATCHES[0])
+            await storage.put(_KEY, b"x" * 1024)
+            await storage.get(_KEY)
+            taken.append(1000 * (time.perf_counter() - began))
+            await asyncio.sleep(_PAUSE_SECONDS)
     name = "eight early files" if is_early else "no early files"
     shown = ", ".join(f"p{part} {percentile(taken, part):.0f}" for part in (50, 95, 99))
     print(f"beside {name}: {shown}, slowest {max(taken):.0f} ms of {len(taken)}", flush=True)
-    if beginning is not None:
-        beginning.cancel()
-        with suppress(asyncio.CancelledError):
-            await beginning
     await state.close()
     storage.close()
 
@@ -65,13 +62,14 @@ async def _commit(
     command = [sys.executable, "-m", "benchmarks.beside_early_files"]
     command += ["--call", redis_url, str(options.seconds), str(int(is_early)), *where]
     calling = await asyncio.create_subprocess_exec(*command)
-    began, done = time.perf_counter(), 0.0
-    for claim in (claim for turn in zip(*claims, strict=True) for claim in turn):
-        if calling.returncode is not None:
-            break
-        await commit(state, storage, claim, options.row_kib * 1024, has_errors=False)
-        done += mebibytes
-        await asyncio.sleep(max(0.0, done / options.rate - (time.perf_counter() - began)))
+    await commit_at(
+        state,
+        storage,
+        chain.from_iterable(zip(*claims, strict=True)),
+        row_kib=options.row_kib,
+        rate=options.rate,
+        until=lambda: calling.returncode is not None,
+    )
     if await calling.wait():
         raise subprocess.CalledProcessError(calling.returncode or 0, command)
     await state.close()

@@ -12,7 +12,8 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 
 import psutil
 
@@ -29,6 +30,7 @@ from dispatcher.early_files import EarlyFiles
 from dispatcher.finaliser import Finaliser
 from shared import ids
 from shared.lifecycle import Status
+from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
 
@@ -38,31 +40,59 @@ _LOOK_SECONDS = 0.02
 _GOAL = 0.5
 
 
+@asynccontextmanager
+async def running(early_files: EarlyFiles, *, is_early: bool) -> AsyncIterator[None]:
+    """Begin output files during the block, or none."""
+    beginning = asyncio.create_task(early_files.run()) if is_early else None
+    try:
+        yield
+    finally:
+        if beginning is not None:
+            beginning.cancel()
+            with suppress(asyncio.CancelledError):
+                await beginning
+
+
+async def commit_at(
+    state: State,
+    storage: Storage,
+    claims: Iterable[Claim],
+    *,
+    row_kib: int,
+    rate: float,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Commit a part for each claim, with `rate` MB a second together, until that is so."""
+    began, done = time.perf_counter(), 0.0
+    for claim in claims:
+        if until():
+            return
+        await commit(state, storage, claim, row_kib * 1024, has_errors=False)
+        done += ROWS_A_PART * row_kib / 1024
+        await asyncio.sleep(max(0.0, done / rate - (time.perf_counter() - began)))
+
+
 async def _finish(redis_url: str, batch_id: str, is_early: bool, *where: str) -> None:  # noqa: FBT001  # of a command line
     """Finish the batch when its last row has come, and print what that took."""
     state, storage = State(redis_url), Storage(*where)
     early_files = EarlyFiles(state, storage)
     finaliser = Finaliser(state, storage, output_seconds=60, early_files=early_files)
-    beginning = asyncio.create_task(early_files.run()) if is_early else None
-    process = psutil.Process()
-    before = peak = process.memory_info().rss
-    used = time.process_time()
-    while await _status(state, batch_id) is not Status.FINALIZING:
-        peak = max(peak, process.memory_info().rss)
-        await asyncio.sleep(_LOOK_SECONDS)
-    began = time.perf_counter()
-    finishing = asyncio.create_task(finaliser.finish(batch_id))
-    while not finishing.done():
-        await asyncio.wait([finishing], timeout=_LOOK_SECONDS)
-        peak = max(peak, process.memory_info().rss)
-    await finishing
-    seconds, used = time.perf_counter() - began, time.process_time() - used
-    is_completed = await _status(state, batch_id) is Status.COMPLETED
-    print(json.dumps([seconds, (peak - before) / MEBIBYTE, used, is_completed]))
-    if beginning is not None:
-        beginning.cancel()
-        with suppress(asyncio.CancelledError):
-            await beginning
+    async with running(early_files, is_early=is_early):
+        process = psutil.Process()
+        before = peak = process.memory_info().rss
+        used = time.process_time()
+        while await _status(state, batch_id) is not Status.FINALIZING:
+            peak = max(peak, process.memory_info().rss)
+            await asyncio.sleep(_LOOK_SECONDS)
+        began = time.perf_counter()
+        finishing = asyncio.create_task(finaliser.finish(batch_id))
+        while not finishing.done():
+            await asyncio.wait([finishing], timeout=_LOOK_SECONDS)
+            peak = max(peak, process.memory_info().rss)
+        await finishing
+        seconds, used = time.perf_counter() - began, time.process_time() - used
+        is_completed = await _status(state, batch_id) is Status.COMPLETED
+        print(json.dumps([seconds, (peak - before) / MEBIBYTE, used, is_completed]))
     await state.close()
     storage.close()
 
@@ -77,19 +107,13 @@ async def _commit_all(
     """What the finishing process says of a batch that it may begin early, or may not."""
     state, storage = State(redis_url), Storage(*where)
     await storage.prepare()
-    row_bytes = options.row_kib * 1024
     batch_id = ids.batch_id("acme", f"early-{is_early}")
     parts = max(2, BATCH_KIB // (ROWS_A_PART * options.row_kib))
     claims = [claim async for claim in planned(state, storage, batch_id, parts)]
     command = [sys.executable, "-m", "benchmarks.early_files"]
     command += ["--finish", redis_url, batch_id, str(int(is_early)), *where]
     finishing = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    began, done = time.perf_counter(), 0
-    for claim in claims:
-        await commit(state, storage, claim, row_bytes, has_errors=False)
-        done += ROWS_A_PART * row_bytes
-        ahead = done / (options.rate * MEBIBYTE) - (time.perf_counter() - began)
-        await asyncio.sleep(max(0.0, ahead))
+    await commit_at(state, storage, claims, row_kib=options.row_kib, rate=options.rate)
     said, _ = await finishing.communicate()
     await state.close()
     storage.close()
