@@ -58,8 +58,9 @@ class RemoteCore:
         self._has_some.set()
 
     async def get_output_async(self) -> Any:
-        # vLLM asks for the next ones at once. Meanwhile, the rows of the last ones go on.
-        await asyncio.sleep(0)
+        if self._outputs:
+            # vLLM asks for the next ones at once. Meanwhile, the rows of the last ones go on.
+            await asyncio.sleep(0)
         while not self._outputs:
             self._has_some.clear()
             await self._has_some.wait()
