@@ -262,9 +262,11 @@ async def test_fronts_wait_until_processes_can_be_made(
         await eventually(lambda: len(psutil.Process(server.pid).children()) == 1)
         # It is waited for: its socket is the loop's by then, and not lost with the task.
         await eventually(lambda: "Event.wait" in repr(asyncio.all_tasks()))
-        keeping.cancel()
     finally:
         server.close()
+    # The front ends after its server. Only then is its socket closed.
+    await eventually(lambda: "Event.wait" not in repr(asyncio.all_tasks()))
+    keeping.cancel()
 
 
 def test_a_server_that_has_no_descriptors_left_lives_on(server: ForkServer, tmp_path: Path) -> None:
