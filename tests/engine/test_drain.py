@@ -86,7 +86,9 @@ async def test_rows_that_take_too_long_leave_the_engine_and_are_not_struck(
 
     hasty = changed(catalog, drain_seconds=1.0)
     engine = await asyncio.to_thread(ensure_engine, hasty, LANE)
-    call = Call(engine, "batch", [1, *[TOKENS] * SEATS])
+    # However fast the engine is, the last ones would take longer than it has.
+    rows = 10 * SEATS
+    call = Call(engine, "batch", [1, *[TOKENS] * rows])
     await eventually(lambda: len(call.results) == 1, timeout=300)
 
     await asyncio.to_thread(ensure_engine, catalog, LANE)
@@ -94,7 +96,7 @@ async def test_rows_that_take_too_long_leave_the_engine_and_are_not_struck(
     with pytest.raises(EngineUnavailableError):
         await asyncio.wait_for(call.task, 60)
     await eventually(lambda: not is_deployed(engine), timeout=60)
-    assert len(call.results) == 1
+    assert 1 <= len(call.results) <= rows
 
 
 _CHAT = "/v1/chat/completions"
