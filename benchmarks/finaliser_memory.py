@@ -25,7 +25,7 @@ from shared import ids
 from shared.lifecycle import Event, Status
 from shared.slices import Claim, Part, Slice, SliceUsage
 from shared.state import State
-from shared.storage import Storage
+from shared.storage import Storage, Stored
 
 BATCH_KIB = 200 * 1024
 ROWS_A_PART = 128
@@ -45,33 +45,46 @@ def _row(batch_id: str, row: int, size: int) -> bytes:
     return head.encode() + b"x" * (size - len(head) - 3) + b'"}\n'
 
 
-async def planned(
-    state: State, storage: Storage, batch_id: str, parts: int
-) -> AsyncIterator[Claim]:
-    """A new batch's slices, each claimed."""
+async def plan(
+    state: State, storage: Storage, batch_id: str, parts: int, *, input_: Stored | None = None
+) -> None:
+    """Make a batch with so many slices; if its input is there, each has the same part of it."""
     rows = parts * ROWS_A_PART
+    key, etag, size = input_ or Stored("none", "e", parts)
     fields: dict[str, str | int] = {
         "id": batch_id,
         "tenant": "acme",
         "endpoint": "/v1/chat/completions",
         "input_file_id": "file-1",
         "bucket": storage.bucket,
-        "key": "none",
-        "etag": "e",
+        "key": key,
+        "etag": etag,
+        "size": size,
         "completion_window": "24h",
         "created_at": 1,
         "expires_at": 2**31,
         "priority": 5,
     }
     await state.batches.accept(batch_id, "print", fields, input_file=None, submission=None)
-    plan = [Slice(0, 1, index * ROWS_A_PART, ROWS_A_PART, 1) for index in range(parts)]
-    await state.slices.plan(batch_id, "p", 0, plan)
+    each = size // parts
+    slices = [
+        Slice(index * each, (index + 1) * each, index * ROWS_A_PART, ROWS_A_PART, 1)
+        for index in range(parts)
+    ]
+    await state.slices.plan(batch_id, "p", 0, slices)
     await state.apply(
         batch_id,
         Event.INPUT_ACCEPTED,
         {"plan": "p", "model": "m", "lane": _LANE, "total": rows, "slices_total": parts},
     )
     await state.lanes.feed(_LANE, [f"{batch_id}:{index}" for index in range(parts)])
+
+
+async def planned(
+    state: State, storage: Storage, batch_id: str, parts: int
+) -> AsyncIterator[Claim]:
+    """A new batch's slices, each claimed."""
+    await plan(state, storage, batch_id, parts)
     await state.lanes.open_job(_LANE, "", "job")
     while claims := await state.claims.take(
         _LANE, "job", lease_seconds=600, slices=100, rows=100 * ROWS_A_PART

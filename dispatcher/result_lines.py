@@ -25,8 +25,10 @@ from shared.tasks import beside
 
 T = TypeVar("T")
 
-#: Parts that are fetched ahead of the writing.
-_AHEAD = 4
+#: Slices of which the lines are fetched ahead of the writing: of an output file a few, each with
+#: megabytes, and of an error file so many that the next read of the input is on its way.
+_OUTPUTS_AHEAD = 4
+_ERRORS_AHEAD = 32
 #: The `custom_id` of each row of a slice, where it is known.
 _Names = Sequence[str | None]
 #: Where in a part the lines of one file are.
@@ -65,7 +67,8 @@ class ResultLines:
         def fetch(planned: PlannedSlice) -> Awaitable[bytes]:
             return self._fetch(planned.part, _output_section)
 
-        async with aclosing(self._ahead(fetch, planned or self._planned())) as stretches_:
+        planned = planned or self._planned()
+        async with aclosing(self._ahead(fetch, planned, _OUTPUTS_AHEAD)) as stretches_:
             async for stretch, body in stretches_:
                 if body is not None:
                     await beside(self._check.add_lines, body)
@@ -90,7 +93,8 @@ class ResultLines:
             names = self._names(planned.slice, has_names=has_names)
             return await asyncio.gather(body, names)
 
-        async with aclosing(self._ahead(fetch, self._planned())) as stretches_:
+        planned = self._planned()
+        async with aclosing(self._ahead(fetch, planned, _ERRORS_AHEAD)) as stretches_:
             async for stretch, found in stretches_:
                 reasons = [reason_for(self._record, planned, closing) for planned in stretch]
                 if found is not None:
@@ -119,7 +123,8 @@ class ResultLines:
         if reason is None or names is None:
             return body
         lines = self._unrun(planned.slice, reason, names)
-        self._check.add_lines(b"".join(lines.values()))
+        for row in lines:
+            self._check.add(row)
         found = [line for line in body.split(b"\n") if line]
         lines |= {ids.row_of_result(line): line + b"\n" for line in found}
         return b"".join(lines[row] for row in sorted(lines))
@@ -178,11 +183,14 @@ class ResultLines:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
 
     async def _ahead(
-        self, fetch: Callable[[PlannedSlice], Awaitable[T]], planned: AsyncIterator[PlannedSlice]
+        self,
+        fetch: Callable[[PlannedSlice], Awaitable[T]],
+        planned: AsyncIterator[PlannedSlice],
+        most: int,
     ) -> AsyncGenerator[tuple[list[PlannedSlice], T | None], None]:
         """Each stretch in order. A lone slice comes with what is fetched for it, several with None.
 
-        Several are never held whole.
+        At most so many are fetched ahead. Several are never held whole.
         """
         ahead: deque[tuple[list[PlannedSlice], asyncio.Future[T] | None]] = deque()
         try:
@@ -191,7 +199,7 @@ class ResultLines:
                 ahead.append(
                     (stretch, asyncio.ensure_future(fetch(stretch[0])) if is_lone else None)
                 )
-                if len(ahead) >= _AHEAD:
+                if len(ahead) >= most:
                     first, found = ahead.popleft()
                     yield first, await found if found else None
             while ahead:
