@@ -3,7 +3,9 @@
 import hashlib
 import http.client
 import json
+import time
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from cli.servers.ceph_cluster import GATEWAY, CephCluster
@@ -18,6 +20,8 @@ SERVICE_USER = "batchyard"
 LANE_USER = "batchyard-lane"
 _SERVICE_BUCKETS = 1000
 _GATEWAY_GRACE_SECONDS = 1.0
+#: A start takes some four.
+_STORAGE_SECONDS = 20.0
 
 
 class CephS3:
@@ -81,7 +85,18 @@ class CephS3:
 
     def wait(self, timeout_seconds: float = 120.0) -> None:
         """Wait until S3 is served and our users have the keys given."""
-        wait_ready(self.is_served, self.children, timeout_seconds=timeout_seconds)
+        patience = time.monotonic() + _STORAGE_SECONDS
+
+        def is_served() -> bool:
+            nonlocal patience
+            if self.is_served():
+                return True
+            if time.monotonic() > patience:
+                patience = inf
+                self._cluster.give_up_earlier_storage()
+            return False
+
+        wait_ready(is_served, self.children, timeout_seconds=timeout_seconds)
         self._put_own_users()
 
     def stop(self, grace_seconds: float = 30.0) -> None:

@@ -10,6 +10,7 @@ from minio import Minio
 from minio.error import S3Error
 
 from cli.servers import CephS3
+from tests.eventually import wait_until
 
 pytestmark = pytest.mark.usefixtures("needs_ceph")
 
@@ -184,6 +185,34 @@ def test_a_creation_cut_short_begins_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "ceph" / "created.json").read_text())
 
 
+def test_one_that_has_grown_starts_although_the_monitor_knows_it_as_nearly_full(
+    tmp_path: Path,
+) -> None:
+    small = CephS3(tmp_path, ACCESS_KEY, SECRET_KEY, store_bytes=1024**3)
+    small.start()
+    run = small._cluster.run  # noqa: SLF001  # Ceph's own tools tell what its monitor knows
+    try:
+        client(small).make_bucket(BUCKET)
+        for number in range(8):
+            put(small, f"first-{number}", _PIECE)
+        run("ceph", "osd", "set-nearfull-ratio", "0.05")
+        wait_until(lambda: "nearfull" in _states(run("ceph", "osd", "dump")), timeout=60)
+    finally:
+        small.kill()
+    large = CephS3(tmp_path, ACCESS_KEY, SECRET_KEY)
+    try:
+        large.start()
+
+        assert get(large, "first-7") == _PIECE
+    finally:
+        large.kill()
+
+
+def _states(dump: str) -> str:
+    """What the monitor knows of the storage daemon."""
+    return next(line for line in dump.splitlines() if line.startswith("osd.0"))
+
+
 def test_a_store_that_is_full_grows_at_its_next_start_and_has_what_it_had(tmp_path: Path) -> None:
     small = CephS3(tmp_path, ACCESS_KEY, SECRET_KEY, store_bytes=1024**3)
     small.start()
@@ -198,8 +227,9 @@ def test_a_store_that_is_full_grows_at_its_next_start_and_has_what_it_had(tmp_pa
     finally:
         small.kill()
     large = CephS3(tmp_path, ACCESS_KEY, SECRET_KEY)
-    large.start()
     try:
+        large.start()
+
         assert get(large, "first") == b"first"
 
         put(large, "last", _PIECE)
