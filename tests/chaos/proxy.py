@@ -36,11 +36,12 @@ class FaultProxy:
         self._flows = asyncio.Event()
         self._flows.set()
         self._connections: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self, port: int = 0, *, host: str = "127.0.0.1") -> int:
         """Listen; returns the port."""
-        self._server = await asyncio.start_server(self._serve, host, port)
+        self._server = await asyncio.start_server(self._take, host, port)
         number: int = self._server.sockets[0].getsockname()[1]
         return number
 
@@ -65,7 +66,10 @@ class FaultProxy:
         """Stop listening, and end what is open."""
         if self._server is not None:
             self._server.close()
-        self.cut()
+        serving = list(self._serving)
+        for one in serving:
+            one.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
     def _maybe_lose(self) -> None:
         if self.answers_to_pass:
@@ -74,28 +78,31 @@ class FaultProxy:
             self.answers_to_lose -= 1
             raise ConnectionResetError
 
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+        # Also of a task that is cancelled before it has begun.
+        serving.add_done_callback(lambda _: _reset(writer))
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refuses:
-            _reset(writer)
             return
-        try:
+        with suppress(OSError):
             far_reader, far_writer = await asyncio.open_connection(*self._target)
-        except OSError:
-            _reset(writer)
-            return
-        both = {writer, far_writer}
-        self._connections |= both
-        try:
-            await asyncio.gather(
-                self._pump(reader, far_writer), self._pump(far_reader, writer, is_answer=True)
-            )
-        except OSError:
-            for one in both:
-                _reset(one)
-        finally:
-            self._connections -= both
-            for one in both:
-                one.close()
+            both = {writer, far_writer}
+            self._connections |= both
+            try:
+                await asyncio.gather(
+                    self._pump(reader, far_writer), self._pump(far_reader, writer, is_answer=True)
+                )
+                for one in both:
+                    one.close()
+                for one in both:
+                    await one.wait_closed()
+            finally:
+                self._connections -= both
+                _reset(far_writer)
 
     async def _pump(
         self,
