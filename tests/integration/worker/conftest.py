@@ -105,7 +105,9 @@ class MortalEngine:
 
     def runs(self) -> list[dict[str, Any]]:
         """Its journal: when each call came, under which claim, with which rows."""
-        return [json.loads(line) for line in self.journal.read_text().splitlines()]
+        lines = self.journal.read_text().splitlines(keepends=True)
+        # The last one may be half written.
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 @dataclass(frozen=True)
