@@ -26,7 +26,7 @@ class Journal:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All entries; none if there is no file. A last line that a kill has cut off is left out."""
+    """All entries; none if there is no file. A last line that is not whole is left out."""
     if not path.exists():
         return []
     *whole, _ = path.read_text().split("\n")

@@ -105,9 +105,7 @@ class MortalEngine:
 
     def runs(self) -> list[dict[str, Any]]:
         """Its journal: when each call came, under which claim, with which rows."""
-        lines = self.journal.read_text().splitlines(keepends=True)
-        # The last one may be half written.
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return read(self.journal)
 
 
 @dataclass(frozen=True)
