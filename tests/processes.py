@@ -19,11 +19,16 @@ def command(process: psutil.Process) -> str:
     return ""
 
 
+def environment(process: psutil.Process) -> dict[str, str]:
+    """Its environment; empty if it has ended, or nobody may see it."""
+    with suppress(psutil.Error):
+        return process.environ()
+    return {}
+
+
 def variable(process: psutil.Process, name: str) -> str:
     """What its environment has under the name; empty if there is none, or nobody may see it."""
-    with suppress(psutil.Error):
-        return process.environ().get(name, "")
-    return ""
+    return environment(process).get(name, "")
 
 
 def connections(process: psutil.Process) -> Iterator[Any]:

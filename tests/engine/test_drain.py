@@ -97,6 +97,7 @@ async def test_rows_that_take_too_long_leave_the_engine_and_are_not_struck(
         await asyncio.wait_for(call.task, 60)
     await eventually(lambda: not is_deployed(engine), timeout=60)
     assert 1 <= len(call.results) <= rows
+    assert {status for status, *_ in call.results.values()} == {200}
 
 
 _CHAT = "/v1/chat/completions"
