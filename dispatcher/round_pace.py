@@ -1,14 +1,16 @@
 """How often rounds are made, as bells may ring thousands of times a second. Pure."""
 
-#: The time of one round on average.
+#: What rounds take of the dispatcher's time at most, while bells ring all the time.
+_PART = 0.2
+#: The time of one round at most: a busy dispatcher's rounds take long because of all else it does.
 PAUSE_SECONDS = 0.03
-#: So many may follow each other at once. A batch needs one to be planned, one to be made ready, and
+#: So many pauses may be saved up. A batch needs a round to be planned, one to be made ready, and
 #: one to be finished, each of them a few milliseconds after the one before.
 BURST = 4
 
 
 class RoundPace:
-    """A bucket of rounds that may be made, which is filled one by one.
+    """A bucket of time for rounds, which is filled little by little.
 
     While bells ring all the time, rounds are as far from each other as their pauses. If all of a
     burst came back together, a small batch would wait for several pauses now and then.
@@ -18,9 +20,9 @@ class RoundPace:
         #: When the bucket is full again.
         self._full_at = 0.0
 
-    def made(self, now: float) -> None:
-        """A round has ended."""
-        self._full_at = max(self._full_at, now) + PAUSE_SECONDS
+    def made(self, now: float, seconds: float) -> None:
+        """A round has ended that took so many seconds."""
+        self._full_at = max(self._full_at, now) + min(PAUSE_SECONDS, seconds / _PART)
 
     def rest(self, now: float) -> float:
         """Seconds until there may be another round."""

@@ -55,10 +55,12 @@ class Rounds:
             async with self._state.bells("dispatcher") as bells:
                 pace = RoundPace()
                 while True:
+                    began_at = time.monotonic()
                     if await survive(self._round, "round") is not None:
                         await asyncio.sleep(_FAILURE_PAUSE_SECONDS)
-                    pace.made(time.monotonic())
-                    await asyncio.sleep(pace.rest(time.monotonic()))
+                    now = time.monotonic()
+                    pace.made(now, now - began_at)
+                    await asyncio.sleep(pace.rest(now))
                     await survive(partial(bells.wait, _SWEEP_SECONDS), "bell")
         finally:
             await self._duties.end()
