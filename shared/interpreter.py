@@ -45,6 +45,11 @@ def keep_pauses_short() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _ALL)
+    let_threads_take_turns()
+
+
+def let_threads_take_turns() -> None:
+    """Let no thread of this process wait long for one that computes."""
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 

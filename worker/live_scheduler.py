@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from shared.interpreter import let_threads_take_turns
 from worker.ranks import is_small
 from worker.step_limit import StepLimit
 
@@ -24,6 +25,9 @@ class _Limited(_Base):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # Threads of the core send what each step has made, and take what comes, while its main
+        # thread makes up and launches the next one.
+        let_threads_take_turns()
         self._limit = StepLimit(is_one_step=self.vllm_config.model_config.runner_type == "pooling")
 
     def add_request(self, request: Any) -> None:

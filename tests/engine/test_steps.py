@@ -1,5 +1,6 @@
 """What vLLM computes in each of its steps, beside live calls and of vectors, on a real engine."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,15 @@ def test_prompts_of_others_wait_some_steps_while_a_small_batch_is_answered(
     assert steps[0] == {"small": 40, "giant": 1}
     assert first == 12
     assert len(engine.answers["next"]) == 2
+
+
+def test_threads_of_the_core_wait_for_no_whole_step(model: Path, settings: None) -> None:
+    from worker.live_scheduler import scheduler_name
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    try:
+        Engine(model, scheduler_name(is_async=False))
+        assert sys.getswitchinterval() < 0.001
+    finally:
+        sys.setswitchinterval(before)
