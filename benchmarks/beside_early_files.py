@@ -16,6 +16,7 @@ from benchmarks.early_files import commit_at, running
 from benchmarks.finaliser_memory import ROWS_A_PART, own_servers, planned
 from benchmarks.live_load import percentile
 from dispatcher.early_files import EarlyFiles
+from dispatcher.hurry import Hurry
 from shared import ids
 from shared.interpreter import keep_pauses_short
 from shared.state import State
@@ -30,14 +31,15 @@ async def _call(redis_url: str, seconds: float, is_early: bool, *where: str) -> 
     """Make calls for so long, and print what they took."""
     keep_pauses_short()
     state, storage = State(redis_url), Storage(*where)
-    taken, until = list[float](), time.monotonic() + seconds
-    async with running(EarlyFiles(state, storage), is_early=is_early):
+    taken, until, hurry = list[float](), time.monotonic() + seconds, Hurry()
+    async with running(EarlyFiles(state, storage, hurry), is_early=is_early):
         while time.monotonic() < until:
             began = time.perf_counter()
-            for _ in range(_READS):
-                await state.batches.get(_BATCHES[0])
-            await storage.put(_KEY, b"x" * 1024)
-            await storage.get(_KEY)
+            with hurry.felt():
+                for _ in range(_READS):
+                    await state.batches.get(_BATCHES[0])
+                await storage.put(_KEY, b"x" * 1024)
+                await storage.get(_KEY)
             taken.append(1000 * (time.perf_counter() - began))
             await asyncio.sleep(_PAUSE_SECONDS)
     name = "eight early files" if is_early else "no early files"

@@ -17,6 +17,7 @@ from dispatcher.early_files import EarlyFiles
 from dispatcher.election import Election
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.finaliser import Finaliser
+from dispatcher.hurry import Hurry
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
 from dispatcher.job_records import JobRecords
@@ -206,7 +207,8 @@ def _build_leader(
     additions: Additions,
 ) -> Leader:
     state, storage = services.state, services.storage
-    early_files = EarlyFiles(state, storage)
+    hurry = Hurry()
+    early_files = EarlyFiles(state, storage, hurry)
     finaliser = Finaliser(
         state,
         storage,
@@ -236,6 +238,7 @@ def _build_leader(
             finaliser=finaliser,
             remaker=Remaker(state, storage),
             lanes=lanes,
+            hurry=hurry,
         ),
         windows=Windows(state, storage),
         reaper=Reaper(

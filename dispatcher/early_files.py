@@ -14,6 +14,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import structlog
 
 from dispatcher.duties import repeat
+from dispatcher.hurry import Hurry
 from dispatcher.result_files import EarlyOutput, ResultFiles, new_check
 from dispatcher.result_lines import ResultLines
 from shared import crash
@@ -38,6 +39,9 @@ _FILES_AT_ONCE = 8
 #: A file that does not grow for so long is dropped: its batch is paused, slow or in trouble, and
 #: another one may gain more.
 _IDLE_SECONDS = 600.0
+#: Between two chunks of a file, small batches that are planned or ended go first, for so many
+#: seconds at most: what a chunk takes of this process holds each of their steps up.
+_GIVE_WAY_SECONDS = 0.1
 #: How often Redis is asked what is new.
 _LOOK_SECONDS = 0.5
 #: For S3 to hear that files are not wanted any more, when the process has to stop.
@@ -53,6 +57,7 @@ class EarlyFiles:
         self,
         state: State,
         storage: Storage,
+        hurry: Hurry | None = None,
         *,
         worth_bytes: int = _WORTH_BYTES,
         worth_slices: int = _WORTH_SLICES,
@@ -62,7 +67,8 @@ class EarlyFiles:
     ) -> None:
         """A file is begun when so much of it is there, and dropped if it stands still so long.
 
-        At most half of the files were not large when they began.
+        At most half of the files were not large when they began. None grows while somebody is in
+        a `hurry`, for a short time.
         """
         self._state = state
         self._storage = storage
@@ -71,7 +77,7 @@ class EarlyFiles:
         self._large_bytes = large_bytes
         self._files_at_once = files_at_once
         self._idle_seconds = idle_seconds
-        self._turn = _Turn()
+        self._turn = _Turn(hurry or Hurry())
         self._files: dict[str, _EarlyFile] = {}
         #: Batches that run, in the order of their turns; None for one that gets no early file.
         self._known: dict[str, _Beginning | None] = {}
@@ -258,7 +264,8 @@ class _StoppedError(BatchyardError):
 class _Turn:
     """One file grows at a time: what several read and send at once would delay small batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, hurry: Hurry) -> None:
+        self.hurry = hurry
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
@@ -344,6 +351,8 @@ class _EarlyFile:
             ):
                 async for chunk in chunks:
                     yield chunk
+                    if not self._frozen.is_set():
+                        await self._turn.hurry.give_way(_GIVE_WAY_SECONDS)
             # Whoever gets this keeps no other chunk while there is none.
             chunk = b""
             yield chunk

@@ -7,6 +7,7 @@ from functools import partial
 
 from dispatcher.duties import Duties, survive
 from dispatcher.finaliser import Finaliser
+from dispatcher.hurry import Hurry
 from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
 from dispatcher.remaker import Remaker
@@ -37,12 +38,15 @@ class Rounds:
         finaliser: Finaliser,
         remaker: Remaker,
         lanes: LaneKeeper,
+        hurry: Hurry | None = None,
     ) -> None:
+        """Batches that are planned or finished are in a hurry."""
         self._state = state
         self._planner = planner
         self._finaliser = finaliser
         self._remaker = remaker
         self._lanes = lanes
+        self._hurry = hurry or Hurry()
         # Two pools, so that finishing batches does not delay what the engines could run.
         self._planning = TenantSlots(_SLOTS)
         self._finishing = TenantSlots(_SLOTS)
@@ -69,13 +73,15 @@ class Rounds:
         """Plan the batch when it is its tenant's turn."""
         tenant = await self._tenant(batch_id)
         async with self._planning.taken(tenant):
-            await self._planner.plan(batch_id)
+            with self._hurry.felt():
+                await self._planner.plan(batch_id)
 
     async def finish(self, batch_id: str) -> None:
         """End the batch when it is its tenant's turn."""
         tenant = await self._tenant(batch_id)
         async with self._finishing.taken(tenant):
-            await self._finaliser.finish(batch_id)
+            with self._hurry.felt():
+                await self._finaliser.finish(batch_id)
 
     async def remake(self, batch_id: str) -> None:
         """Make the batch's damaged files again when it is its tenant's turn."""

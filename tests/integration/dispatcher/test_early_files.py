@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from dispatcher.early_files import EarlyFiles
 from dispatcher.finaliser import Finaliser
+from dispatcher.hurry import Hurry
 from dispatcher.result_files import ResultFiles
 from dispatcher.row_check import IncompleteError
 from shared.catalog import Catalog
@@ -71,7 +72,8 @@ class Early:
 
     def __init__(self, state: State, storage: Storage, **limits: Any) -> None:
         worth = {"worth_bytes": _WORTH, "large_bytes": _WORTH}
-        self.files = EarlyFiles(state, storage, **(worth | limits))
+        self.hurry = Hurry()
+        self.files = EarlyFiles(state, storage, self.hurry, **(worth | limits))
         self.finaliser = Finaliser(
             state, storage, output_seconds=OUTPUT_SECONDS, early_files=self.files
         )
@@ -195,6 +197,32 @@ async def test_what_was_read_early_is_not_read_again(
     assert (await yard.state.batches.get(batch_id)).status is Status.COMPLETED
     found = [json.loads(text)["custom_id"] for text in split(await _output(yard, batch_id))]
     assert found == [f"row-{row}" for row in range(12)]
+
+
+async def test_it_grows_while_no_batch_is_planned_or_ended(
+    yard: BatchYard,
+    early: Early,
+    waits: list[str],
+    s3: S3,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dispatcher.early_files._GIVE_WAY_SECONDS", 3600.0)
+    batch_id = await yard.plan(lines(12))
+    claims = await yard.claim(batch_id)
+    with early.hurry.felt():
+        await _commit(yard, claims[:3], _large_parts)
+        await eventually(lambda: _uploads(yard, s3) != [])
+        await asyncio.sleep(0.5)
+        assert waits == []
+
+    await eventually(lambda: len(waits) > 0)
+
+    # For a short time only, and not at all on the way to its end.
+    monkeypatch.undo()
+    await _commit(yard, claims[3:], _large_parts)
+    with early.hurry.felt():
+        await early.finaliser.finish(batch_id)
+    await _assert_is_what_is_made_at_the_end(yard, batch_id, 12)
 
 
 async def test_slices_that_lie_between_each_other_are_waited_for(
