@@ -23,7 +23,7 @@ from worker.engine_results import SERVER_ERROR, failure
 from worker.few_at_a_time import FEW
 from worker.front_core import RemoteCore, row_number
 from worker.front_link import Answer, Cancel, Link, Message, Outputs, Ping, Pong, Ready, Row, Setup
-from worker.front_rows import VECTORS_AT_A_TIME, FrontRows
+from worker.front_rows import TEXTS_AT_A_TIME, VECTORS_AT_A_TIME, FrontRows
 from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.row_requests import Request, RowAnswer, answer_of, request_of
@@ -42,7 +42,7 @@ class Front:
         self._openai: OpenAILayer | None = None
         self._rules = rules_from(os.environ)
         self._rows: dict[int, asyncio.Task[None]] = {}
-        self._waiting = FrontRows(None)
+        self._waiting = FrontRows(TEXTS_AT_A_TIME)
         self._is_beginning = False
 
     async def run(self, replica: socket.socket) -> None:

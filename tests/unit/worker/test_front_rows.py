@@ -28,15 +28,6 @@ def test_a_few_begin_at_a_time_in_the_order_of_their_coming() -> None:
     assert rows.take(0.0) == []
 
 
-def test_where_nothing_else_is_said_all_begin_at_once_and_nothing_is_kept() -> None:
-    rows = FrontRows(None)
-    for number in range(100):
-        rows.add(Row(number, b"{}"))
-
-    assert numbers(rows.take(0.0)) == list(range(100))
-    assert not rows.are_kept
-
-
 def test_a_row_of_a_small_batch_begins_before_those_that_came_before_it() -> None:
     rows = rows_waiting(AT_A_TIME)
     rows.add(Row(99, b"{}", is_first=True))
