@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 class Hurry:
@@ -27,9 +27,6 @@ class Hurry:
 
     async def give_way(self, seconds: float) -> None:
         """Wait until nobody is in a hurry, but no longer than this."""
-        if self._count:
-            waiting = asyncio.ensure_future(self._is_over.wait())
-            try:
-                await asyncio.wait([waiting], timeout=seconds)
-            finally:
-                waiting.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_over.wait()

@@ -1,8 +1,8 @@
 """How often rounds are made, as bells may ring thousands of times a second. Pure."""
 
-#: What rounds take of the dispatcher's time at most, while bells ring all the time.
+#: What rounds take of the dispatcher's time, each a short one, while bells ring all the time.
 _PART = 0.2
-#: The time of one round at most: a busy dispatcher's rounds take long because of all else it does.
+#: A round is followed by no longer pause: that of a busy dispatcher takes long because of all else.
 PAUSE_SECONDS = 0.03
 #: So many pauses may be saved up. A batch needs a round to be planned, one to be made ready, and
 #: one to be finished, each of them a few milliseconds after the one before.
