@@ -35,7 +35,7 @@ async def _call(redis_url: str, seconds: float, is_early: bool, *where: str) -> 
     async with running(EarlyFiles(state, storage, hurry), is_early=is_early):
         while time.monotonic() < until:
             began = time.perf_counter()
-            with hurry.felt():
+            with hurry.here():
                 for _ in range(_READS):
                     await state.batches.get(_BATCHES[0])
                 await storage.put(_KEY, b"x" * 1024)

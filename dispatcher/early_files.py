@@ -265,8 +265,12 @@ class _Turn:
     """One file grows at a time: what several read and send at once would delay small batches."""
 
     def __init__(self, hurry: Hurry) -> None:
-        self.hurry = hurry
+        self._hurry = hurry
         self._lock = asyncio.Lock()
+
+    async def give_way(self) -> None:
+        """Let those go first who are in a hurry; whoever has the turn keeps it."""
+        await self._hurry.give_way(_GIVE_WAY_SECONDS)
 
     @asynccontextmanager
     async def taken(self, unless: asyncio.Event) -> AsyncIterator[None]:
@@ -352,7 +356,7 @@ class _EarlyFile:
                 async for chunk in chunks:
                     yield chunk
                     if not self._frozen.is_set():
-                        await self._turn.hurry.give_way(_GIVE_WAY_SECONDS)
+                        await self._turn.give_way()
             # Whoever gets this keeps no other chunk while there is none.
             chunk = b""
             yield chunk

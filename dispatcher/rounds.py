@@ -73,14 +73,14 @@ class Rounds:
         """Plan the batch when it is its tenant's turn."""
         tenant = await self._tenant(batch_id)
         async with self._planning.taken(tenant):
-            with self._hurry.felt():
+            with self._hurry.here():
                 await self._planner.plan(batch_id)
 
     async def finish(self, batch_id: str) -> None:
         """End the batch when it is its tenant's turn."""
         tenant = await self._tenant(batch_id)
         async with self._finishing.taken(tenant):
-            with self._hurry.felt():
+            with self._hurry.here():
                 await self._finaliser.finish(batch_id)
 
     async def remake(self, batch_id: str) -> None:

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
 from shared.ordering.work import Work
+from shared.presence import Presence
 from worker.engine_errors import EngineUnavailableError, Results
 
 #: A core that has answered nothing and dies within so many seconds is no reason for a third one:
@@ -36,9 +37,7 @@ class CoreLife:
         self._clock = clock
         self._is_only_one = is_only_one
         self._began_at = clock()
-        self._calls = 0
-        self._nobody_calls = asyncio.Event()
-        self._nobody_calls.set()
+        self._calls = Presence()
         self._parked: set[_Parked] = set()
         #: Whether another core starts.
         self.is_coming = False
@@ -78,17 +77,9 @@ class CoreLife:
             call.batch_ids.discard(batch_id)
             call.has_news.set()
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
+    def used(self) -> AbstractContextManager[None]:
         """Call the core while the context is open. Whoever does has waited for it."""
-        self._calls += 1
-        self._nobody_calls.clear()
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._nobody_calls.set()
+        return self._calls.here()
 
     async def end_calls(self, seconds: float) -> None:
         """Let nobody call any more; return when those that have called the dead core know of it.
@@ -97,7 +88,7 @@ class CoreLife:
         """
         self.is_coming = True
         async with asyncio.timeout(seconds):
-            await self._nobody_calls.wait()
+            await self._calls.nobody()
 
     def begin(self) -> None:
         """Another core lives."""

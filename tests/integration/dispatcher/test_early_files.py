@@ -209,7 +209,7 @@ async def test_it_grows_while_no_batch_is_planned_or_ended(
     monkeypatch.setattr("dispatcher.early_files._GIVE_WAY_SECONDS", 3600.0)
     batch_id = await yard.plan(lines(12))
     claims = await yard.claim(batch_id)
-    with early.hurry.felt():
+    with early.hurry.here():
         await _commit(yard, claims[:3], _large_parts)
         await eventually(lambda: _uploads(yard, s3) != [])
         await asyncio.sleep(0.5)
@@ -220,7 +220,7 @@ async def test_it_grows_while_no_batch_is_planned_or_ended(
     # For a short time only, and not at all on the way to its end.
     monkeypatch.undo()
     await _commit(yard, claims[3:], _large_parts)
-    with early.hurry.felt():
+    with early.hurry.here():
         await early.finaliser.finish(batch_id)
     await _assert_is_what_is_made_at_the_end(yard, batch_id, 12)
 

@@ -13,8 +13,8 @@ async def test_without_a_hurry_nobody_waits() -> None:
 
 async def test_who_gives_way_waits_until_nobody_is_in_a_hurry() -> None:
     hurry = Hurry()
-    with hurry.felt():
-        with hurry.felt():
+    with hurry.here():
+        with hurry.here():
             waiting = asyncio.create_task(hurry.give_way(HOUR))
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
@@ -25,7 +25,7 @@ async def test_who_gives_way_waits_until_nobody_is_in_a_hurry() -> None:
 
 async def test_nobody_waits_for_ever() -> None:
     hurry = Hurry()
-    with hurry.felt():
+    with hurry.here():
         began = time.monotonic()
         await hurry.give_way(0.05)
         assert time.monotonic() - began < 5
