@@ -71,6 +71,7 @@ class Intake:
         cache_seconds: int = THIRTY_DAYS,
     ) -> None:
         self._service_user = service_user
+        self._state = state
         self._replay = replay
         self._trail = trail
         self._replies = Replies(state)
@@ -156,6 +157,8 @@ class Intake:
             touched = await self._obey(delivery)
             self._tell(delivery, touched)
         except RejectedError as error:
+            # What was not found, or not allowed, may be what an older Redis lacks.
+            await self._state.restore.raise_if_under_way()
             codes = sorted({reason.code for reason in error.reasons})
             self._tell(delivery, None, codes)
             # The reasons are left out: they name fields, and a sender may name a field anything.

@@ -8,10 +8,8 @@ from shared.state import BatchRecord, State
 async def own_batch(state: State, tenant: str | None, batch_id: str) -> BatchRecord:
     """The tenant's batch. Another tenant's batch counts as missing.
 
-    Raises RejectedError, and TransientError while Redis is restored.
+    Raises RejectedError, and TransientError if it may be missing for a rebuild.
     """
-    # First, because a batch that is missing during a restore may still come back.
-    await state.restore.raise_if_under_way()
     try:
         record = await state.batches.get(batch_id)
     except NotFoundError:

@@ -176,14 +176,14 @@ class BatchReader:
 
         Raises _LostError if it has nothing; then all of the batch is set aside.
         """
-        try:
-            manifest = to_manifest((await self._state.batches.get(found.batch_id)).fields)
-        except NotFoundError:
+        known = await self._state.batches.many([found.batch_id])
+        if not known:
             await self._damage.set_aside(broken, "the batch is lost")
             # Who sends it again begins anew.
             for name in await self._storage.keys(f"batches/{found.batch_id}/"):
                 await set_aside(self._storage, name)
             raise _LostError from broken
+        manifest = to_manifest(known[0].fields)
         await self._damage.keep_copy(broken, "it was made again from Redis")
         await self._storage.put(broken.key, encoded(manifest))
         return manifest

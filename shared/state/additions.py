@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shared.errors import NotFoundError, TransientError
+from redis.asyncio.client import Pipeline
+
+from shared.errors import NotFoundError
 from shared.slices import Slice
 from shared.state.away import Away
 from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
+from shared.state.rebuilding import read_for_sure
 from shared.state.scripts import Scripts
 
 #: Names that are written in one command by a rebuild.
@@ -55,14 +58,12 @@ class Additions:
     async def _read(
         self, batch_id: str, names: Sequence[str]
     ) -> tuple[dict[str, str], list[list[str | None]]]:
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.exists(f"{self._namespace}rebuilding")
+        def ask(pipe: Pipeline) -> None:
             pipe.hgetall(f"{self._namespace}batch:{batch_id}")
             if names:
                 pipe.hmget(f"{self._namespace}names:{batch_id}", list(names))
-            is_rebuilding, fields, *found = await pipe.execute()
-        if is_rebuilding:
-            raise TransientError("Redis is being rebuilt from S3. Try again later.")
+
+        fields, *found = await read_for_sure(self._redis, self._namespace, ask)
         return fields, found
 
     async def take(self, batch_id: str, extension: Extension, names: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from redis.asyncio.client import Pipeline
 from redis.exceptions import ResponseError
 
 from shared.errors import NotFoundError, TransientError
@@ -15,6 +16,7 @@ from shared.state.away import Away
 from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Quota
+from shared.state.rebuilding import read_for_sure
 from shared.state.scripts import Scripts, pairs
 
 Acceptance = Literal["accepted", "duplicate", "conflict"]
@@ -141,8 +143,14 @@ class Batches:
         await self._scripts.run_all("predict", told)
 
     async def get(self, batch_id: str) -> BatchRecord:
-        """The record. Raises NotFoundError."""
+        """The record. Raises NotFoundError.
+
+        Raises TransientError if it may be missing for a rebuild.
+        """
         found = await self.many([batch_id])
+        if not found and await self._has_place(batch_id):
+            # It has come since.
+            found = await self.many([batch_id])
         if not found:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
         return found[0]
@@ -240,14 +248,23 @@ class Batches:
 
     async def _with_time(self, batch_id: str) -> tuple[dict[str, str], tuple[int, int]]:
         """The fields of the record and Redis's time. Raises TransientError during a rebuild."""
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.exists(f"{self._namespace}rebuilding")
+
+        def ask(pipe: Pipeline) -> None:
             pipe.hgetall(f"{self._namespace}batch:{batch_id}")
             pipe.time()
-            is_rebuilding, fields, at = await pipe.execute()
-        if is_rebuilding:
-            raise TransientError("Redis is being rebuilt from S3. Try again later.")
+
+        fields, at = await read_for_sure(self._redis, self._namespace, ask)
         return fields, at
+
+    async def _has_place(self, batch_id: str) -> bool:
+        """Whether Redis knows of the batch, here or in S3. Raises TransientError in a rebuild."""
+
+        def ask(pipe: Pipeline) -> None:
+            pipe.exists(f"{self._namespace}batch:{batch_id}")
+            pipe.zscore(f"{self._namespace}endings", batch_id)
+
+        is_here, place = await read_for_sure(self._redis, self._namespace, ask)
+        return bool(is_here) or place is not None
 
     async def _with_those_away(
         self, numbered: Iterable[tuple[str, BatchRecord]]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from shared.errors import BatchyardError, NotFoundError
 from shared.openai.shapes import File
 from shared.state.client import Client
+from shared.state.rebuilding import read_for_sure
 from shared.state.scripts import Scripts
 from shared.storage import Stored
 
@@ -194,8 +195,16 @@ class Files:
         return outcome == "ok"
 
     async def get(self, tenant: str, file_id: str) -> FileRecord:
-        """The tenant's file. Raises NotFoundError, also for another tenant's file."""
-        fields = await self._redis.hgetall(f"{self._namespace}file:{file_id}")
+        """The tenant's file. Raises NotFoundError, also for another tenant's file.
+
+        Raises TransientError if it may be missing for a rebuild.
+        """
+        key = f"{self._namespace}file:{file_id}"
+        fields = await self._redis.hgetall(key)
+        if not fields:
+            [fields] = await read_for_sure(
+                self._redis, self._namespace, lambda pipe: pipe.hgetall(key)
+            )
         if not fields or fields["tenant"] != tenant:
             raise NotFoundError(f"No such File object: {file_id}", param="id")
         return FileRecord.from_fields(fields)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.retention import RESERVED_SECONDS, UNUSED_PLAN_SECONDS
 from shared.slices import Part, Slice
@@ -21,6 +20,7 @@ from shared.state.engines import Engines
 from shared.state.files import FileRecord
 from shared.state.lanes import Lanes
 from shared.state.pipelines import Pipelines
+from shared.state.rebuilding import raise_if
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import pending_key
 from shared.state.tenants import Tenants
@@ -108,8 +108,7 @@ class Restore:
         Call this after saving a change of Redis to S3: a running rebuild may already have read S3,
         and would then undo the change.
         """
-        if await self.is_under_way():
-            raise TransientError("Redis is being rebuilt from S3. Try again later.")
+        raise_if(await self.is_under_way())
 
     async def end(self) -> None:
         """Mark the end of the rebuild and wake the dispatcher."""

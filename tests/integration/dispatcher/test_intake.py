@@ -253,6 +253,37 @@ async def test_a_file_of_another_tenant_does_not_exist(acme: Door, state: State)
     assert f"No such File object: {file.id}" in reply["error"]["message"]
 
 
+async def test_while_redis_is_made_again_a_file_that_it_lacks_is_waited_for(
+    acme: Door, state: State
+) -> None:
+    file = _file(acme.tenant)
+    await state.restore.begin()
+    try:
+        batch_id = await acme.send(_body(input={"kind": "file", "file_id": file.id}))
+        await _see_waiting(acme)
+        await state.restore.files([file])
+    finally:
+        await state.restore.end()
+    await acme.settle()
+
+    reply, _ = await acme.reply()
+    assert (reply["status"], reply["batch"]["id"]) == ("accepted", batch_id)
+
+
+async def test_while_redis_is_made_again_no_message_is_refused(acme: Door, state: State) -> None:
+    await state.restore.begin()
+    try:
+        # It may be an adapter of the tenant's, which Redis lacks.
+        await acme.send(_body(input={"kind": "open", "model": "unheard-of"}))
+        await _see_waiting(acme)
+    finally:
+        await state.restore.end()
+    await acme.settle()
+
+    reply, _ = await acme.reply()
+    assert reply["error"]["code"] == "model_not_found"
+
+
 async def test_a_file_of_another_purpose_is_no_input(acme: Door, state: State) -> None:
     file = _file(acme.tenant)._replace(purpose="batch_output")
     await state.files.create(file)
@@ -1188,3 +1219,10 @@ async def _assert_refused(
 
 def _retries(logs: list[Any]) -> int:
     return sum(entry["event"] == "stamina.retry_scheduled" for entry in logs)
+
+
+async def _see_waiting(door: Door) -> None:
+    """Return when a message has waited for so long that it would have been answered."""
+    await eventually(lambda: door.deliveries > 0)
+    await asyncio.sleep(0.5)
+    assert not door.settled

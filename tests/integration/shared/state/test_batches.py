@@ -287,3 +287,16 @@ async def test_during_a_rebuild_no_number_is_given_to_an_event(state: State) -> 
     await state.restore.end()
     _, pin = await state.batches.pinned(batch_id)
     assert pin.sequence == 2
+
+
+async def test_during_a_rebuild_no_batch_is_missing_for_sure(state: State) -> None:
+    batch_id = await validating(state)
+    await state.restore.begin()
+
+    assert (await state.batches.get(batch_id)).id == batch_id
+    with pytest.raises(TransientError):
+        await state.batches.get("batch_unknown")
+
+    await state.restore.end()
+    with pytest.raises(NotFoundError):
+        await state.batches.get("batch_unknown")

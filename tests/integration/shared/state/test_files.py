@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from shared.errors import NotFoundError
+from shared.errors import NotFoundError, TransientError
 from shared.lifecycle import Event, Status
 from shared.state import FileRecord, State
 from tests.batches import claimed, contents, in_progress, in_status, part, validating
@@ -42,6 +42,17 @@ async def test_anothers_file_is_not_found(call: str, state: State) -> None:
 
     assert str(anothers.value).replace("file-1", "") == str(none.value).replace("file-2", "")
     assert await state.files.get("acme", "file-1")
+
+
+async def test_during_a_rebuild_no_file_is_missing_for_sure(state: State) -> None:
+    await state.restore.begin()
+
+    with pytest.raises(TransientError):
+        await state.files.get("acme", "file-unknown")
+
+    await state.restore.end()
+    with pytest.raises(NotFoundError):
+        await state.files.get("acme", "file-unknown")
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
