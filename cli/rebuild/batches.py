@@ -1,7 +1,8 @@
 """Restores batches: each from the objects in its folder, or from its line in a pack."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -12,7 +13,7 @@ from cli.rebuild.from_s3 import BatchObjects, grouped
 from cli.rebuild.report import Report
 from shared import crash
 from shared.errors import BrokenObjectError, NotFoundError
-from shared.ledger.packs import PACKS, PackedBatch, read_pack_content
+from shared.ledger.packs import PACKS, PackedBatch, read_pack, read_pack_content
 from shared.ledger.records import answered
 from shared.lifecycle import FINAL
 from shared.state import State
@@ -50,6 +51,8 @@ class BatchRestore:
         # Other batches only have their line in a pack in S3.
         while batch_ids := await self._state.rebuild_notes.sample_packed(limit=_GROUP_SIZE):
             await self._restore([BatchObjects(batch_id) for batch_id in batch_ids])
+        while keys := await self._state.rebuild_notes.take_rivals(limit=_PACKS_AT_ONCE):
+            await asyncio.gather(*map(self._let_go_if_unused, keys))
 
     async def count(self) -> None:
         """Count what `run` would do, and change nothing."""
@@ -71,13 +74,38 @@ class BatchRestore:
                 some = page[first : first + _PACKS_AT_ONCE]
                 packs = await asyncio.gather(*(self._read_pack(one.key) for one in some))
                 # The oldest first: a batch in several packs counts as the first one has it.
-                for batches in packs:
+                for listed_pack, batches in zip(some, packs, strict=True):
                     texts = {one.manifest.id: msgspec.json.encode(one).decode() for one in batches}
                     if after is not None:
                         for known in await self._state.batches.statuses(list(texts)):
                             del texts[known]
-                    await self._state.rebuild_notes.add_packed(texts)
+                    if repeated := await self._state.rebuild_notes.add_packed(texts):
+                        await self._note_rivals(listed_pack.key, repeated)
         return last
+
+    async def _note_rivals(self, key: str, batch_ids: Sequence[str]) -> None:
+        """Two dispatchers had the same message, and one pack of theirs made the batch."""
+        notes = self._state.rebuild_notes
+        first = [await notes.packed(batch_id) for batch_id in batch_ids]
+        manifests = [msgspec.json.decode(text, type=PackedBatch).manifest for text in first if text]
+        await notes.add_rivals([key, *(one.pack or one.key for one in manifests)])
+
+    async def _let_go_if_unused(self, key: str) -> None:
+        """Let the pack be swept if others made all of its batches, as an older Redis forgets.
+
+        Another batch may read an input in it for as long as that is a file.
+        """
+        try:
+            packed = [one.manifest for one in await read_pack(self._storage, key)]
+        except (NotFoundError, BrokenObjectError):
+            return
+        prefix = f"{key.rpartition('/')[0]}/"
+        records = await self._state.batches.many([one.id for one in packed])
+        places = [one.fields.get(name, "") for one in records for name in ("key", "pack")]
+        is_used = any(place.startswith(prefix) for place in places)
+        if len(records) == len(packed) and not is_used:
+            until = time.time() + max(one.file_seconds for one in packed)
+            await self._state.restore.reserve(prefix, until=int(until))
 
     async def _read_pack(self, key: str) -> list[PackedBatch]:
         try:

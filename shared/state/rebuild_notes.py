@@ -37,12 +37,22 @@ class RebuildNotes:
                 ]
                 yield [file for file in found if file.has_record]
 
-    async def add_packed(self, batches: Mapping[str, str]) -> None:
-        """Store the text of each batch, unless it already has one."""
+    async def add_packed(self, batches: Mapping[str, str]) -> list[str]:
+        """Store the text of each batch, unless it already has one. Returns those that have one."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id, text in batches.items():
                 pipe.hsetnx(f"{self._namespace}rebuilding:packed", batch_id, text)
-            await pipe.execute()
+            is_new = await pipe.execute()
+        return [batch_id for batch_id, new in zip(batches, is_new, strict=True) if not new]
+
+    async def add_rivals(self, packs: Sequence[str]) -> None:
+        """Note the keys of packs with a batch that another pack has, too."""
+        if packs:
+            await self._redis.sadd(f"{self._namespace}rebuilding:rivals", *packs)
+
+    async def take_rivals(self, *, limit: int) -> list[str]:
+        """Some of the packs that were noted, which are not noted any more."""
+        return list(await self._redis.spop(f"{self._namespace}rebuilding:rivals", limit) or ())
 
     async def packed(self, batch_id: str) -> str | None:
         """The stored text of the batch."""
@@ -61,7 +71,7 @@ class RebuildNotes:
     async def clear(self) -> None:
         """Remove all notes."""
         await self._redis.unlink(
-            f"{self._namespace}rebuilding:files", f"{self._namespace}rebuilding:packed"
+            *(f"{self._namespace}rebuilding:{what}" for what in ("files", "packed", "rivals"))
         )
 
     async def _file_pages(self, index: str) -> AsyncIterator[list[str]]:

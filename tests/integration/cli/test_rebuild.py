@@ -34,7 +34,7 @@ from shared.ledger.commits import Commit, cancel, create_commit, fail
 from shared.ledger.copies import copies_prefix
 from shared.ledger.keys import change_key, create_key, revoke_key
 from shared.ledger.manifests import manifest_key
-from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed, read_manifest
+from shared.ledger.packs import PACKS, PackedBatch, pack, pack_prefix, placed, read_manifest
 from shared.ledger.tenants import change_tenant, tenant_key
 from shared.ledger.webhook_endpoints import remove_webhook, save_webhook
 from shared.lifecycle import FINAL, Event, Status
@@ -708,6 +708,33 @@ async def test_batches_in_packs_are_made_again_with_their_plans(
     for event in await yards.hear():
         first = sent.get((event["batch"], event["sequence"]))
         assert first is None or _said(first) == _said(event)
+
+
+async def test_a_pack_whose_batches_another_pack_made_is_swept_once_its_inputs_are_no_files(
+    yards: Yards, redis_server: servers.Redis
+) -> None:
+    started, ended = await pack_up(yards, "started", "ended")
+    await yards.yard.run(ended, lambda _: good())
+    await yards.yard.finaliser.finish(ended)
+    mine, other = (inline(name, lines(9), file_seconds=1000) for name in ("ended", "other"))
+    # As dispatchers leave them that got the message, too: before, after, and with one of its own.
+    for prefix, some in (("00-a/", [mine]), ("ff-b/", [mine]), ("ff-c/", [mine, other])):
+        given = [(one.manifest, one.body) for one in some]
+        at = placed(f"{PACKS}{prefix}", yards.storage.bucket, given)
+        body = pack([body for _, body in at], [PackedBatch(manifest) for manifest, _ in at])
+        await yards.storage.put(at[0][0].key, body)
+    await empty(redis_server)
+
+    await _rebuild(yards)
+
+    redis: Redis[str] = Redis.from_url(redis_server.url, decode_responses=True)
+    entries = await redis.zrange(f"{NAMESPACE}garbage", 0, -1, withscores=True)
+    await redis.aclose()
+    due = {key: when for key, when in entries if key.startswith(PACKS) and key.endswith("/")}
+    assert due.keys() == {f"{PACKS}00-a/", f"{PACKS}ff-b/"}
+    assert min(due.values()) > time.time() + 900
+    for batch_id in (started, ended, other.manifest.id):
+        assert (await yards.state.batches.get(batch_id)).fields["key"] not in due
 
 
 async def test_a_window_that_closed_meanwhile_ends_the_batch_with_what_it_has(
