@@ -30,21 +30,27 @@ def fetch(
         write(_lines(gateway, batch, order, only_failed=only_failed))
         return
     has_ended = batch["status"] in FINAL
-    if only_failed or not has_ended:
-        # The lines of a part would not say where in the results it ends.
-        part = PartFile(output, f"{batch['id']}.new")
-        part.begin_again()
-        lines = _lines(gateway, batch, order, only_failed=only_failed)
-    else:
-        part = PartFile(output, f"{batch['id']}.{order}")
-        begun = part.whole_lines()
-        if begun:
-            note(f"{output}: {begun} lines were there already.")
-        lines = Results(gateway, batch["id"], order=order, offset=begun).read()
-    with part.open() as file:
-        write(lines, file)
-    part.finish()
+    # The lines of those parts would not say where in the results they end.
+    is_new = only_failed or not has_ended
+    with PartFile(output, f"{batch['id']}.{'new' if is_new else order}") as part:
+        if is_new:
+            part.begin_again()
+            lines = _lines(gateway, batch, order, only_failed=only_failed)
+        else:
+            begun = part.whole_lines()
+            if begun:
+                note(f"{output}: {begun} lines were there already.")
+            lines = Results(gateway, batch["id"], order=order, offset=begun).read()
+        write(lines, part.file)
+        part.finish()
     note(f"Wrote {output}.")
+
+
+def download_to(gateway: Gateway, file_id: str, path: Path) -> None:
+    """Download a file; one that was broken off is continued."""
+    with PartFile(path, file_id) as part:
+        write(download(gateway, file_id, start=part.size()), part.file)
+        part.finish()
 
 
 def fetch_table(gateway: Gateway, batch: Mapping[str, Any], output: Path | None) -> None:
@@ -74,10 +80,7 @@ def fetch_table(gateway: Gateway, batch: Mapping[str, Any], output: Path | None)
     for number, file_id in enumerate(file_ids):
         name = f"part-{number:05d}.{table['format']}"
         path = output / name if is_folder else output
-        part = PartFile(path, file_id)
-        with part.open() as file:
-            write(download(gateway, file_id, start=part.size()), file)
-        part.finish()
+        download_to(gateway, file_id, path)
     note(f"Wrote {output}.")
 
 

@@ -83,16 +83,14 @@ def get(
 ) -> None:
     """Download a file."""
     from cli.client.downloads import download
-    from cli.client.sinks import PartFile, write
+    from cli.client.fetching import download_to
+    from cli.client.sinks import write
 
     with connected(context, waits=True) as gateway:
         if output is None:
             write(download(gateway, file_id))
             return
-        part = PartFile(output, file_id)
-        with part.open() as file:
-            write(download(gateway, file_id, start=part.size()), file)
-        part.finish()
+        download_to(gateway, file_id, output)
 
 
 @app.command()

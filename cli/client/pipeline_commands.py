@@ -142,7 +142,8 @@ def _take(
 ) -> None:
     """Write the rows that came through, or those that failed, if there are any."""
     from cli.client.downloads import download
-    from cli.client.sinks import PartFile, file_of, write
+    from cli.client.fetching import download_to
+    from cli.client.sinks import file_of, write
 
     file_id = pipeline["error_file_id" if only_failed else "output_file_id"]
     if file_id is None:
@@ -152,10 +153,7 @@ def _take(
         write(download(gateway, file_id))
         return
     output = file_of(output, pipeline["id"], only_failed=only_failed)
-    part = PartFile(output, file_id)
-    with part.open() as file:
-        write(download(gateway, file_id, start=part.size()), file)
-    part.finish()
+    download_to(gateway, file_id, output)
     note(f"Wrote {output}.")
 
 

@@ -3,7 +3,7 @@
 import secrets
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -103,21 +103,22 @@ class Runs:
     def _finish(self, submission: Submission, target: Path | None) -> ExitCode:
         """Write the results of one batch while they come."""
         batch_id = submission.batch["id"]
-        part = None if target is None else PartFile(target, f"{batch_id}.{self._order}")
-        offset = part.whole_lines() if part else 0
-        results = Results(self._gateway, batch_id, order=self._order, offset=offset)
-        file = part.open() if part else None
-        known = offset
+        with ExitStack() as stack:
+            part = file = None
+            if target is not None:
+                part = stack.enter_context(PartFile(target, f"{batch_id}.{self._order}"))
+                file = part.file
+            known = part.whole_lines() if part else 0
+            results = Results(self._gateway, batch_id, order=self._order, offset=known)
 
-        def take(batch: dict[str, Any]) -> None:
-            nonlocal known
-            counts = batch["request_counts"]
-            done = counts["completed"] + counts["failed"]
-            if done > known:
-                known = done
-                write(results.read(), file)
+            def take(batch: dict[str, Any]) -> None:
+                nonlocal known
+                counts = batch["request_counts"]
+                done = counts["completed"] + counts["failed"]
+                if done > known:
+                    known = done
+                    write(results.read(), file)
 
-        try:
             # On a terminal, results would run into the progress.
             is_shown = file is None and is_terminal()
             ended, code = wait_for(
@@ -129,11 +130,8 @@ class Runs:
             self._running.pop(batch_id, None)
             if not results.is_complete:
                 write(results.read(), file)
-        finally:
-            if file is not None:
-                file.close()
-        if part is not None:
-            part.finish()
+            if part is not None:
+                part.finish()
         self._tell(submission, ended, target)
         return code
 

@@ -1,10 +1,14 @@
 """Where results go: standard output, or a file that appears once it is whole."""
 
+import fcntl
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
+
+from shared.errors import InvalidInputError
 
 _CHUNK = 1024 * 1024
 
@@ -12,42 +16,63 @@ _CHUNK = 1024 * 1024
 class PartFile:
     """A file that grows beside its final place, and survives the end of the command.
 
-    `of` says of what it is a part, so that a part of something else is not continued.
+    `of` says of what it is a part, so that a part of something else is not continued. Inside of
+    the context nobody else writes to it.
     """
 
     def __init__(self, path: Path, of: str) -> None:
         self._path = path
         self._part = path.with_name(f".{path.name}.{of}.part")
 
+    def __enter__(self) -> Self:
+        """Raise InvalidInputError if another command writes to it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            self.file: BinaryIO = self._part.open("a+b")
+            try:
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_there():
+                    return self
+            except BlockingIOError as error:
+                self.file.close()
+                raise InvalidInputError(
+                    f"{self._path}: another command is writing it. Wait for its end, or name "
+                    "another file with --output."
+                ) from error
+            # Its writer has just given it its name.
+            self.file.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def _is_there(self) -> bool:
+        with suppress(FileNotFoundError):
+            return os.path.samestat(self._part.stat(), os.fstat(self.file.fileno()))
+        return False
+
     def whole_lines(self) -> int:
         """How many whole lines it has from before; a line that was cut is dropped."""
         lines = end = place = 0
-        if self._part.exists():
-            with self._part.open("rb") as file:
-                while chunk := file.read(_CHUNK):
-                    lines += chunk.count(b"\n")
-                    if (found := chunk.rfind(b"\n")) >= 0:
-                        end = place + found + 1
-                    place += len(chunk)
-            os.truncate(self._part, end)
+        self.file.seek(0)
+        while chunk := self.file.read(_CHUNK):
+            lines += chunk.count(b"\n")
+            if (found := chunk.rfind(b"\n")) >= 0:
+                end = place + found + 1
+            place += len(chunk)
+        self.file.truncate(end)
         return lines
 
     def size(self) -> int:
         """How many bytes it has from before."""
-        return self._part.stat().st_size if self._part.exists() else 0
-
-    def open(self) -> BinaryIO:
-        """To write on where it ends."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        return self._part.open("ab")
+        return os.fstat(self.file.fileno()).st_size
 
     def begin_again(self) -> None:
-        self._part.unlink(missing_ok=True)
+        self.file.truncate(0)
 
     def finish(self) -> None:
         """Give it its name, once it is on the disk."""
-        with self._part.open("ab") as file:
-            os.fsync(file.fileno())
+        self.file.flush()
+        os.fsync(self.file.fileno())
         self._part.replace(self._path)
 
 

@@ -149,6 +149,22 @@ def test_a_run_that_was_killed_is_taken_up(acme: Caller, batchyard: Command) -> 
     assert len(batchyard("ls").records()) == 1
 
 
+def test_the_same_run_beside_the_first_leaves_its_file_alone(
+    acme: Caller, batchyard: Command
+) -> None:
+    batchyard.file("in.jsonl", rows("a", "b", "c", "d", WAIT, "f"))
+    first = batchyard.start("run", "in.jsonl", "-o", "out.jsonl")
+    batch = running_batch(acme, done=4)
+
+    second = batchyard("run", "in.jsonl", "-o", "out.jsonl")
+
+    assert second.code == 2
+    assert "out.jsonl: another command is writing it" in second.err
+    acme.yard.engine.release(batch["id"])
+    assert batchyard.end(first).code == 0
+    assert _ids((batchyard.folder / "out.jsonl").read_text()) == custom_ids(6)
+
+
 def test_watch_outlives_a_restart_of_the_gateway(acme: Caller, batchyard: Command) -> None:
     batch = acme.create(rows("a", "b", WAIT, "d"))
     watching = batchyard.start("watch", batch["id"])
