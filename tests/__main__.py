@@ -1,11 +1,12 @@
-"""Run the whole suite in pytest processes, three at a time: some compute while others wait.
+"""Run the whole suite in pytest processes, four at a time: some compute while others wait.
 
 Prints last what failed: whoever keeps only the end of a long output must see it.
 
     python -m tests [--checked] [arguments for each]
 
-One part holds what starts engines, two what speaks to whole fleets without engines (what breaks
-them, and what they promise), one the dispatcher's with real servers, and one the rest, with
+Two parts hold what starts engines (alone, and in whole fleets), two what speaks to fleets without
+engines (what breaks them, and what they promise), one the dispatcher's with real servers, and one
+the rest, with
 `--checked` less what `make check` runs. The next part begins when one has ended, the longest first.
 Exits with the worst of their codes, and with 1 where a signal ended one.
 """
@@ -19,16 +20,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 _TESTS = Path(__file__).parent
-_ENGINES, _FAULTS, _DOORS, _OTHERS = "engines", "faults", "doors", "others"
+_ENGINES, _FLEETS, _FAULTS, _DOORS, _OTHERS = "engines", "fleets", "faults", "doors", "others"
 _DISPATCHER = "dispatcher"
 _PARTS = {
-    _ENGINES: ("engine", "e2e"),
+    _ENGINES: ("engine",),
+    _FLEETS: ("e2e",),
     _DISPATCHER: ("integration/dispatcher",),
     _FAULTS: ("faults", "chaos"),
     _DOORS: ("contract",),
 }
 _CHECKED = ("architecture", "unit")
-_AT_A_TIME = 3
+_AT_A_TIME = 4
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
 #: Those that pytest's last line tells: all passed, some failed, none collected.
@@ -103,7 +105,7 @@ async def _main(arguments: Sequence[str]) -> int:
     }
     codes: dict[str, int] = {}
 
-    waiting = iter((_ENGINES, _OTHERS, _DISPATCHER, _FAULTS, _DOORS))
+    waiting = iter((_OTHERS, _ENGINES, _FLEETS, _FAULTS, _DISPATCHER, _DOORS))
 
     async def run() -> None:
         for name in waiting:
