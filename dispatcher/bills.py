@@ -41,6 +41,8 @@ class Bills:
             bill = await make_bill(
                 self._state, self._catalog, month, self._form, account=self._storage.bucket
             )
+            # Nor if a rebuild has begun since, while this waited for Redis.
+            await self._state.restore.raise_if_under_way()
             if bill is None:
                 continue
             if await self._storage.create(key, bill):

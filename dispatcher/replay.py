@@ -62,6 +62,8 @@ class Replay:
         try:
             batch_ids, next_since = await self._wanted(tenant, request)
             histories = await self._state.events.history(batch_ids)
+            # A rebuild may have begun since, while this waited for Redis, and lacks some of them.
+            await self._state.restore.raise_if_under_way()
             own = [entries for entries in histories if _are_of(tenant, entries)]
             if isinstance(request, OfBatch) and not own:
                 text = f"No events of a batch with id '{request.batch_id}' are kept."

@@ -5,6 +5,7 @@ import io
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from dispatcher.bills import Bills
 from shared.catalog_file import load_catalog
 from shared.costs.bill import bill_key, make_bill
 from shared.costs.focus import Month
+from shared.errors import TransientError
 from shared.state import State
 from shared.storage import Storage
 
@@ -74,6 +76,30 @@ async def test_each_month_that_has_ended_gets_one_bill_and_keeps_it(
         ("idle", "", "1.45"),
     ]
     assert {row["BillingAccountId"] for row in table} == {storage.bucket}
+
+
+async def test_no_bill_is_made_of_an_older_redis(
+    redis_server: servers.Redis,
+    own_state: State,
+    storage: Storage,
+    catalog: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def made(*args: Any, **options: Any) -> Any:
+        bill = await make_bill(*args, **options)
+        # Its calls waited for a Redis that was put back meanwhile.
+        await own_state.restore.begin()
+        return bill
+
+    monkeypatch.setattr("dispatcher.bills.make_bill", made)
+    await _spend(redis_server.url)
+    bills = Bills(own_state, storage, load_catalog(catalog), "csv")
+
+    for _ in ("begun while it was made", "begun before"):
+        with pytest.raises(TransientError):
+            await bills.write(now=_NOW)
+
+    assert await storage.keys("bills/") == []
 
 
 async def test_both_forms_of_a_bill_say_the_same(

@@ -180,6 +180,32 @@ async def test_all_that_changed_since_a_time_comes_in_pages(
     )
 
 
+async def test_while_redis_is_made_again_nothing_is_replayed_from_what_is_left_of_it(
+    state: State, acme: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = await in_progress(state)
+    history, tasks = state.events.history, list[asyncio.Task[None]]()
+
+    async def end_it() -> None:
+        await asyncio.sleep(0.2)
+        await state.restore.end()
+
+    async def of_an_older_redis(batch_ids: list[str]) -> Any:
+        # Its call waited for a Redis that was put back meanwhile.
+        monkeypatch.undo()
+        await state.restore.begin()
+        tasks.append(asyncio.create_task(end_it()))
+        return [entries[:1] for entries in await history(batch_ids)]
+
+    monkeypatch.setattr(state.events, "history", of_an_older_redis)
+
+    events, reply = await acme.answered(batch_id=batch_id)
+    await asyncio.gather(*tasks)
+
+    assert [message.type for message in events] == ["batch.accepted", "batch.in_progress"]
+    assert reply["events"] == 2
+
+
 async def test_another_tenants_batch_is_as_none(state: State, acme: Late) -> None:
     foreign = await validating(state, tenant="globex")
     none = f"batch_{secrets.token_hex(16)}"
