@@ -6,9 +6,8 @@ Prints last what failed: whoever keeps only the end of a long output must see it
 
 Two parts hold what starts engines (alone, and in whole fleets), two what speaks to fleets without
 engines (what breaks them, and what they promise), one the dispatcher's with real servers, and one
-the rest, with
-`--checked` less what `make check` runs. The next part begins when one has ended, the longest first.
-Exits with the worst of their codes, and with 1 where a signal ended one.
+the rest, with `--checked` less what `make check` runs. The next part begins when one has ended, the
+longest first. Exits with the worst of their codes, and with 1 where a signal ended one.
 """
 
 import asyncio
