@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 import stamina
@@ -28,34 +29,48 @@ class Calls:
         self._patience_seconds = patience_seconds
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="storage")
 
-    async def call(self, function: Callable[[], T]) -> T:
-        """The result of a call that may be repeated."""
+    async def call(
+        self, function: Callable[[], T], *, drop: Callable[[T], object] | None = None
+    ) -> T:
+        """The result of a call that may be repeated; `drop` gets one that comes too late."""
         # Patience covers waiting for a thread, too: all of them may wait for a server that hangs.
         async with _patience(self._patience_seconds):
-            return await self._try(function)
+            return await self._try(function, drop)
 
     async def call_once(self, function: Callable[[], T]) -> T:
         """The result of a call that is tried once."""
         async with _patience(self._patience_seconds):
             return await self.in_thread(function)
 
-    async def in_thread(self, function: Callable[[], T]) -> T:
+    async def in_thread(
+        self, function: Callable[[], T], drop: Callable[[T], object] | None = None
+    ) -> T:
         """The result of a call that is tried once and may take as long as it needs."""
-        loop = asyncio.get_running_loop()
         with timed("s3"):
-            return await loop.run_in_executor(self._pool, translated, function)
+            made = self._pool.submit(translated, function)
+            try:
+                return await asyncio.wrap_future(made)
+            except asyncio.CancelledError:
+                if drop is not None:
+                    made.add_done_callback(partial(_drop, drop))
+                raise
 
     def close(self) -> None:
         """Release the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _try(self, function: Callable[[], T]) -> T:
+    async def _try(self, function: Callable[[], T], drop: Callable[[T], object] | None) -> T:
         async for attempt in stamina.retry_context(
             on=TransientError, attempts=self._attempts, timeout=30, wait_initial=0.1, wait_max=2
         ):
             with attempt:
-                return await self.in_thread(function)
+                return await self.in_thread(function, drop)
         raise AssertionError("unreachable: stamina raises after its last attempt")
+
+
+def _drop(drop: Callable[[T], object], made: "Future[T]") -> None:
+    if not made.cancelled() and made.exception() is None:
+        drop(made.result())
 
 
 @asynccontextmanager

@@ -208,13 +208,14 @@ class Storage:
         if end is not None and end <= start:
             return
         place = Place(bucket or self.bucket, key, version_id or None)
-        response = await self._calls.call(lambda: self._requests.open(place, start, end, etag))
+        response = await self._calls.call(
+            lambda: self._requests.open(place, start, end, etag), drop=_close
+        )
         try:
             while chunk := await self._calls.in_thread(partial(response.read, _CHUNK_BYTES)):
                 yield chunk
         finally:
-            response.close()
-            response.release_conn()
+            _close(response)
 
     async def upload(
         self, key: str, chunks: AsyncIterator[bytes], *, parts_at_once: int = 1
@@ -412,3 +413,8 @@ class Storage:
             async with aclosing(self.stream(source.key, etag=source.etag)) as chunks:
                 async for chunk in chunks:
                     yield chunk
+
+
+def _close(response: urllib3.BaseHTTPResponse) -> None:
+    response.close()
+    response.release_conn()

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import hashlib
 import http.server
 import threading
@@ -494,6 +495,35 @@ async def _streamed(storage: Storage, key: str) -> bytes:
 def _open_uploads(s3: S3, bucket: str) -> list[str]:
     found = minio_client(s3)._list_multipart_uploads(bucket)  # noqa: SLF001  # the client shows them nowhere else
     return [upload.object_name or "" for upload in found.uploads]
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_keeps_no_connection() -> None:
+    asked, may_answer, closed = (asyncio.Event() for _ in range(3))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await may_answer.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\netag: x\r\n\r\nsome")
+        await reader.read()
+        closed.set()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        storage = Storage(address, "key", "secret", "bucket")
+        # What is kept is found by itself only if the collector runs.
+        gc.disable()
+        try:
+            reading = asyncio.create_task(anext(storage.stream("key")))
+            await asked.wait()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            may_answer.set()
+            await asyncio.wait_for(closed.wait(), 30)
+        finally:
+            gc.enable()
+            storage.close()
 
 
 class _Answering(http.server.BaseHTTPRequestHandler):
