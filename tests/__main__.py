@@ -5,9 +5,10 @@ Prints last what failed: whoever keeps only the end of a long output must see it
     python -m tests [--checked] [arguments for each]
 
 Two parts hold what starts engines (alone, and in whole fleets), two what speaks to fleets without
-engines (what breaks them, and what they promise), one the dispatcher's with real servers, and one
-the rest, with `--checked` less what `make check` runs. The next part begins when one has ended, the
-longest first. Exits with the worst of their codes, and with 1 where a signal ended one.
+engines (what breaks them, and what they promise), two the dispatcher and the operators' commands
+with real servers, and one the rest, with `--checked` less what `make check` runs. The next part
+begins when one has ended, the longest first. Exits with the worst of their codes, and with 1 where
+a signal ended one.
 """
 
 import asyncio
@@ -20,11 +21,12 @@ from pathlib import Path
 
 _TESTS = Path(__file__).parent
 _ENGINES, _FLEETS, _FAULTS, _DOORS, _OTHERS = "engines", "fleets", "faults", "doors", "others"
-_DISPATCHER = "dispatcher"
+_DISPATCHER, _COMMANDS = "dispatcher", "commands"
 _PARTS = {
     _ENGINES: ("engine",),
     _FLEETS: ("e2e",),
     _DISPATCHER: ("integration/dispatcher",),
+    _COMMANDS: ("integration/cli",),
     _FAULTS: ("faults", "chaos"),
     _DOORS: ("contract",),
 }
@@ -104,7 +106,7 @@ async def _main(arguments: Sequence[str]) -> int:
     }
     codes: dict[str, int] = {}
 
-    waiting = iter((_OTHERS, _ENGINES, _FLEETS, _FAULTS, _DISPATCHER, _DOORS))
+    waiting = iter((_ENGINES, _OTHERS, _FLEETS, _FAULTS, _DISPATCHER, _COMMANDS, _DOORS))
 
     async def run() -> None:
         for name in waiting:
