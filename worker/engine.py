@@ -382,11 +382,13 @@ class BatchServer(LLMServer):
 
     async def uses(self) -> tuple[float, ...]:
         """The monotonic clock, and the engine's seconds up to then as `Uses` has them."""
-        return time.monotonic(), *self._entrance.uses()
+        now = time.monotonic()
+        return now, *self._entrance.uses(now)
 
     async def numbers(self) -> ReplicaNumbers:
         """What this replica has counted for the operators' metrics."""
-        clock, uses = time.monotonic(), self._entrance.uses()
+        clock = time.monotonic()
+        uses = self._entrance.uses(clock)
         lost, live, idle = (
             round(1_000_000 * self._gpus * one) for one in (uses.lost, uses.live, uses.idle)
         )

@@ -294,9 +294,9 @@ class Entrance:
                 found[batch_id] = together([known, RowsInEngine(inside=1, made=made)])
         return found
 
-    def uses(self) -> Uses:
-        """All of the engine's seconds since its start, by their use."""
-        return self._ledger.uses(time.monotonic())
+    def uses(self, now: float) -> Uses:
+        """All of the engine's seconds from its start to `now` (monotonic), by their use."""
+        return self._ledger.uses(now)
 
     def note(
         self,
