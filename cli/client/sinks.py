@@ -31,14 +31,17 @@ class PartFile:
             self.file: BinaryIO = self._part.open("a+b")
             try:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_there():
-                    return self
             except BlockingIOError as error:
                 self.file.close()
                 raise InvalidInputError(
                     f"{self._path}: another command is writing it. Wait for its end, or name "
                     "another file with --output."
                 ) from error
+            except OSError:
+                # A file system without locks, as some of networks are.
+                return self
+            if self._is_there():
+                return self
             # Its writer has just given it its name.
             self.file.close()
 
