@@ -203,11 +203,10 @@ def _check(settings: GatewaySettings, params: CreateBatch, idempotency_key: str 
 
 async def _with_key(services: Services, tenant: str, key: str) -> list[BatchRecord]:
     """The batch of an idempotency key, if there is one."""
-    found = await services.state.batches.many([ids.batch_id(tenant, HTTP_KEY + key)])
-    if not found:
-        # It may be missing because a rebuild of Redis has not come to it.
-        await services.state.restore.raise_if_under_way()
-    return found
+    try:
+        return [await services.state.batches.get(ids.batch_id(tenant, HTTP_KEY + key))]
+    except NotFoundError:
+        return []
 
 
 def _table(services: Services, tenant: str, params: CreateBatch) -> dict[str, Any]:

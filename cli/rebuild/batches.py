@@ -86,7 +86,7 @@ class BatchRestore:
     async def _note_rivals(self, key: str, batch_ids: Sequence[str]) -> None:
         """Two dispatchers had the same message, and one pack of theirs made the batch."""
         notes = self._state.rebuild_notes
-        first = [await notes.packed(batch_id) for batch_id in batch_ids]
+        first = await asyncio.gather(*map(notes.packed, batch_ids))
         manifests = [msgspec.json.decode(text, type=PackedBatch).manifest for text in first if text]
         await notes.add_rivals([key, *(one.pack or one.key for one in manifests)])
 

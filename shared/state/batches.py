@@ -147,13 +147,12 @@ class Batches:
 
         Raises TransientError if it may be missing for a rebuild.
         """
-        found = await self.many([batch_id])
-        if not found and await self._has_place(batch_id):
-            # It has come since.
-            found = await self.many([batch_id])
-        if not found:
+        if found := await self.many([batch_id]):
+            return found[0]
+        fields, _ = await self._with_time(batch_id)
+        if not fields:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
-        return found[0]
+        return BatchRecord(fields)
 
     async def pinned(self, batch_id: str) -> tuple[BatchRecord, Pin]:
         """The record, and the number and time that its next event would get now.
@@ -255,16 +254,6 @@ class Batches:
 
         fields, at = await read_for_sure(self._redis, self._namespace, ask)
         return fields, at
-
-    async def _has_place(self, batch_id: str) -> bool:
-        """Whether Redis knows of the batch, here or in S3. Raises TransientError in a rebuild."""
-
-        def ask(pipe: Pipeline) -> None:
-            pipe.exists(f"{self._namespace}batch:{batch_id}")
-            pipe.zscore(f"{self._namespace}endings", batch_id)
-
-        is_here, place = await read_for_sure(self._redis, self._namespace, ask)
-        return bool(is_here) or place is not None
 
     async def _with_those_away(
         self, numbered: Iterable[tuple[str, BatchRecord]]

@@ -47,8 +47,7 @@ class RebuildNotes:
 
     async def add_rivals(self, packs: Sequence[str]) -> None:
         """Note the keys of packs with a batch that another pack has, too."""
-        if packs:
-            await self._redis.sadd(f"{self._namespace}rebuilding:rivals", *packs)
+        await self._redis.sadd(f"{self._namespace}rebuilding:rivals", *packs)
 
     async def take_rivals(self, *, limit: int) -> list[str]:
         """Some of the packs that were noted, which are not noted any more."""
