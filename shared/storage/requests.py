@@ -55,6 +55,12 @@ class Client(Minio):
         return {**built, "Content-Length": str(len(body)), _HASH_HEADER: _UNSIGNED}, at
 
 
+def close(response: urllib3.BaseHTTPResponse) -> None:
+    """Give up an answer, read or not, with its connection."""
+    response.close()
+    response.release_conn()
+
+
 class BucketRequests:
     """The bucket and its objects. No call is repeated."""
 
@@ -141,8 +147,7 @@ class BucketRequests:
         try:
             return response.read()
         finally:
-            response.close()
-            response.release_conn()
+            close(response)
 
     def open(
         self, place: Place, start: int, end: int | None, etag: str | None

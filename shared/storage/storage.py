@@ -42,7 +42,14 @@ from shared.storage.multipart import (
     Stored,
     parts_of,
 )
-from shared.storage.requests import LABEL_HEADER, MAX_LISTED, BucketRequests, Client, Listed
+from shared.storage.requests import (
+    LABEL_HEADER,
+    MAX_LISTED,
+    BucketRequests,
+    Client,
+    Listed,
+    close,
+)
 
 #: The default for servers without regions: AWS's first one.
 DEFAULT_REGION = "us-east-1"
@@ -209,13 +216,13 @@ class Storage:
             return
         place = Place(bucket or self.bucket, key, version_id or None)
         response = await self._calls.call(
-            lambda: self._requests.open(place, start, end, etag), drop=_close
+            lambda: self._requests.open(place, start, end, etag), drop=close
         )
         try:
             while chunk := await self._calls.in_thread(partial(response.read, _CHUNK_BYTES)):
                 yield chunk
         finally:
-            _close(response)
+            close(response)
 
     async def upload(
         self, key: str, chunks: AsyncIterator[bytes], *, parts_at_once: int = 1
@@ -413,8 +420,3 @@ class Storage:
             async with aclosing(self.stream(source.key, etag=source.etag)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-
-
-def _close(response: urllib3.BaseHTTPResponse) -> None:
-    response.close()
-    response.release_conn()
