@@ -18,7 +18,7 @@ from benchmarks.live_load import percentile
 from dispatcher.early_files import EarlyFiles
 from dispatcher.hurry import Hurry
 from shared import ids
-from shared.interpreter import keep_pauses_short
+from shared.interpreter import prepare_to_serve
 from shared.state import State
 from shared.storage import Storage
 
@@ -29,7 +29,7 @@ _READS, _KEY = 8, "beside"
 
 async def _call(redis_url: str, seconds: float, is_early: bool, *where: str) -> None:  # noqa: FBT001  # of a command line
     """Make calls for so long, and print what they took."""
-    keep_pauses_short()
+    prepare_to_serve()
     state, storage = State(redis_url), Storage(*where)
     taken, until, hurry = list[float](), time.monotonic() + seconds, Hurry()
     async with running(EarlyFiles(state, storage, hurry), is_early=is_early):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from dispatcher.app import run
 from dispatcher.settings import DispatcherSettings
 from shared.errors import BatchyardError
-from shared.interpreter import keep_pauses_short
+from shared.interpreter import prepare_to_serve
 from shared.monitoring import log
 from shared.tracing import spans
 
@@ -31,7 +31,7 @@ def main() -> int:
     log.configure("dispatcher", settings.log_level)
     try:
         spans.start("dispatcher")
-        keep_pauses_short()
+        prepare_to_serve()
         asyncio.run(_main(settings))
     except BatchyardError as error:
         sys.stderr.write(f"dispatcher: {error}\n")

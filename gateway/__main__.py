@@ -11,7 +11,7 @@ from gateway.server import Server, shared_socket
 from gateway.settings import GatewaySettings
 from shared.bus.messages import path
 from shared.errors import SetupError
-from shared.interpreter import keep_pauses_short
+from shared.interpreter import prepare_to_serve
 from shared.monitoring import log
 from shared.tracing import spans
 
@@ -31,7 +31,7 @@ def main() -> int:
         return _refuse("; ".join(problems))
     except (SettingsError, SetupError) as error:
         return _refuse(str(error))
-    keep_pauses_short()
+    prepare_to_serve()
     server = Server.of(app, settings)
     try:
         sockets = [shared_socket(settings)] if settings.share_port else None

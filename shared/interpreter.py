@@ -1,10 +1,12 @@
-"""The pauses of Python's interpreter: those of its garbage collector, and those between threads."""
+"""Python's interpreter in a process that serves: its pauses, and types that threads share."""
 
 import asyncio
 import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import msgspec
 
 #: A thread that wants to go on waits so long for one that computes, in seconds. With Python's own
 #: 5 ms, an event loop beside a thread that computes takes tenths of a second for what has a few
@@ -18,6 +20,7 @@ _YOUNG, _MIDDLE, _ALL = 10_000, 10, 10
 _YOUNG_OF_ROWS = 1_000_000
 #: How often it looks there in any case, in seconds.
 _LOOK_SECONDS = 300.0
+_OUR_PACKAGES = ("cli", "dispatcher", "gateway", "shared", "worker")
 
 
 @contextmanager
@@ -36,7 +39,7 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def keep_pauses_short() -> None:
+def prepare_to_serve() -> None:
     """Let this process hold nobody up. Call it after the imports, before it serves.
 
     No later collection looks at the objects that are there: they are hundreds of thousands, and
@@ -46,11 +49,25 @@ def keep_pauses_short() -> None:
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _ALL)
     let_threads_take_turns()
+    build_types()
 
 
 def let_threads_take_turns() -> None:
     """Let no thread of this process wait long for one that computes."""
     sys.setswitchinterval(_SWITCH_SECONDS)
+
+
+def build_types() -> None:
+    """Have msgspec build our types now. Call it before a second thread decodes.
+
+    It builds a type when it is first decoded, and another thread that decodes it meanwhile finds
+    half of its fields: msgspec 0.22 ends the process then (segmentation fault).
+    """
+    found: list[type] = [msgspec.Struct]
+    for type_ in found:
+        found += type_.__subclasses__()
+        if type_.__module__.partition(".")[0] in _OUR_PACKAGES:
+            msgspec.json.Decoder(type_)
 
 
 async def collect_seldom(seconds: float = _LOOK_SECONDS) -> None:

@@ -114,9 +114,12 @@ def with_answers(copy: str) -> str:
     return f"{copy}{_WITH_ANSWERS}"
 
 
+_slices = msgspec.json.Decoder(Slice)
+
+
 def to_slice(text: str) -> Slice:
     """Decode a slice as stored in Redis."""
-    return msgspec.json.decode(text, type=Slice)
+    return _slices.decode(text)
 
 
 def mask_of(rows: Sequence[int]) -> str:

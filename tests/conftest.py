@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from cli import servers
 from shared.bus import topology
 from shared.bus.connection import Bus
+from shared.interpreter import build_types
 from shared.state import State
 from shared.storage import Storage
 from tests.eventually import eventually, wait_until
@@ -27,6 +28,11 @@ settings.register_profile(
 )
 settings.register_profile("many", settings.get_profile("few"), max_examples=2000)
 settings.load_profile("few")
+
+
+def pytest_collection_finish() -> None:
+    """As in each process that serves: tests decode in threads too."""
+    build_types()
 
 
 @pytest.fixture(scope="session")

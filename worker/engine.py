@@ -21,7 +21,7 @@ from shared.catalog import Model, Pool
 from shared.doors import Door
 from shared.engines import ReplicaNumbers
 from shared.errors import SetupError
-from shared.interpreter import collect_seldom, collector_paused, keep_pauses_short
+from shared.interpreter import collect_seldom, collector_paused, prepare_to_serve
 from shared.monitoring.log import configure_own
 from shared.ordering.work import Work
 from worker.adapter_loader import VllmLoader
@@ -203,7 +203,7 @@ class BatchServer(LLMServer):
         self.core_life = CoreLife(is_only_one=self._model.max_replicas == 1)
         self._start_seconds = time.monotonic() - began_at
         self._healing, self._collecting = map(asyncio.create_task, (self._heal(), collect_seldom()))
-        keep_pauses_short()
+        prepare_to_serve()
         self.clock.end("server")
 
     async def _meet_core(self) -> Any:

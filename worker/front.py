@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from shared.interpreter import keep_pauses_short
+from shared.interpreter import prepare_to_serve
 from shared.openai.row_rules import RowRules
 from worker.catalog_adapters import load_each_alone
 from worker.engine_bounds import refuse_killers
@@ -56,7 +56,7 @@ class Front:
         if gives_vectors:
             self._waiting = FrontRows(VECTORS_AT_A_TIME)
         self._openai = OpenAILayer(await _app(setup, self._core, self._rules))
-        keep_pauses_short()
+        prepare_to_serve()
         self._link.send(Ready(os.getpid()))
         await loop.create_future()
 

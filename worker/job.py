@@ -17,7 +17,7 @@ from shared import crash
 from shared.catalog import Catalog, Lane
 from shared.catalog_file import load_catalog
 from shared.errors import TransientError
-from shared.interpreter import keep_pauses_short
+from shared.interpreter import prepare_to_serve
 from shared.ordering.pace import to_text
 from shared.state import Bells, State
 from shared.state.claims import SupersededError
@@ -72,7 +72,7 @@ def run_lane_job(
                 engines_class=engines_class,
             ).run()
 
-    keep_pauses_short()
+    prepare_to_serve()
     asyncio.run(work())
     spans.stop()
     # The waves of a superseded job run in threads that nothing can stop.

@@ -14,7 +14,7 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 
 from shared.cache_salt import CacheSalts
-from shared.interpreter import keep_pauses_short
+from shared.interpreter import prepare_to_serve
 from shared.monitoring import log
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
@@ -138,7 +138,7 @@ class SliceMapper:
             blocks_at_once=blocks_at_once,
             slice_events=settings.slice_events,
         )
-        keep_pauses_short()
+        prepare_to_serve()
 
     async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
         [claims] = block["claims"]

@@ -505,9 +505,12 @@ def _load(batch_id: str, lane: str, record: Sequence[str | None], claimed: int) 
     )
 
 
+_foreseen = msgspec.json.Decoder(Foreseen)
+
+
 def _ended(text: str) -> Ended:
     at_ms, _, foreseen = text.partition(" ")
-    return msgspec.json.decode(foreseen, type=Foreseen).ended(int(at_ms) / 1000)
+    return _foreseen.decode(foreseen).ended(int(at_ms) / 1000)
 
 
 def _candidate(
