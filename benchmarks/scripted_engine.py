@@ -134,7 +134,7 @@ class Steps:
     def _begin(self) -> int:
         """Compute prompts of rows that wait, which begin then; returns their tokens."""
         tokens = 0
-        self.limit.begin(self.running)
+        self.limit.begin()
         seats = self.pace.seats + self.pace.spare_seats + self.pace.live_seats
         while self._waiting and self.running < seats and tokens < self.pace.step_tokens:
             rank, _, row = first = heappop(self._waiting)

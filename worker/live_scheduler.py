@@ -37,7 +37,7 @@ class _Limited(_Base):
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        self._limit.begin(len(self.running))
+        self._limit.begin()
         return super().schedule(*args, **kwargs)
 
     def update_from_output(self, *args: Any, **kwargs: Any) -> Any:

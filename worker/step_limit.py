@@ -34,9 +34,8 @@ _STEP_WEIGHT = 0.8
 #: For so many steps at most: a row that is cancelled on its way never comes.
 _MOST_STEPS = 3
 #: Prompts of others wait for small batches so many steps, and then all have theirs: the seats of
-#: those that have ended meanwhile are empty, and the next prompts are in one step. Where answers
-#: are short, they wait only as long as this part of the sequences still runs.
-_SMALL_STEPS, _SMALL_PART = 20, 0.75
+#: those that have ended meanwhile are empty, and the next prompts are in one step.
+_SMALL_STEPS = 12
 
 
 class Group(NamedTuple):
@@ -80,10 +79,9 @@ class StepLimit:
         self._held: set[str] = set()
         #: The last group that waits no more: what is still to come of it has missed its step.
         self._last_group = -1
-        #: The sequences of small batches that are here; for how many steps others have waited, and
-        #: how many sequences ran before.
+        #: The sequences of small batches that are here, and for how many steps others have waited.
         self._small: set[str] = set()
-        self._small_steps = self._ran = 0
+        self._small_steps = 0
 
     def add(
         self, id_: str, told: Mapping[str, str] | None, *, is_small: bool = False
@@ -108,8 +106,8 @@ class StepLimit:
             self._live.remove(id_)
             self._live_at = self._clock()
 
-    def begin(self, running: int) -> None:
-        """A step is about to be made up, while so many sequences run."""
+    def begin(self) -> None:
+        """A step is about to be made up."""
         for number, group in list(self._groups.items()):
             group.steps += 1
             if group.steps > _MOST_STEPS:
@@ -117,9 +115,7 @@ class StepLimit:
         is_near = self._live or self._clock() - self._live_at < QUIET_SECONDS
         self._left = self._tokens if is_near and self._tokens != FREE else math.inf
         self._is_untouched = True
-        if not self._small_steps:
-            self._ran = running
-        has_waited = self._small_steps >= _SMALL_STEPS or running < _SMALL_PART * self._ran
+        has_waited = self._small_steps >= _SMALL_STEPS
         self._small_steps = self._small_steps + 1 if self._small and not has_waited else 0
         if self._pace is not None:
             self._left_of_vectors = self._pace.begin()

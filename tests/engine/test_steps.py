@@ -259,14 +259,14 @@ def test_prompts_of_others_wait_some_steps_while_a_small_batch_is_answered(
     engine = Engine(model, scheduler_name(is_async=False))
     engine.add("giant", prompt(1, 40), 40)
     engine.step()
-    engine.add("small", prompt(2, 40), 30, rank=1 - FIRST)
+    engine.add("small", prompt(2, 40), 20, rank=1 - FIRST)
     engine.add("next", prompt(3, 40), 2)
 
     steps = engine.run()
 
     first = next(number for number, step in enumerate(steps) if "next" in step)
     assert steps[0] == {"small": 40, "giant": 1}
-    assert first == 20
+    assert first == 12
     assert len(engine.answers["next"]) == 2
 
 

@@ -13,7 +13,7 @@ def a_limit(clock: Time | None = None) -> StepLimit:
     """One that a live call is beside."""
     limit = StepLimit(clock or Time())
     limit.add("live", headers(LIMIT, is_live=True))
-    limit.begin(0)
+    limit.begin()
     return limit
 
 
@@ -25,7 +25,7 @@ def test_a_step_has_so_many_tokens_of_batches_and_all_of_live_calls() -> None:
     assert limit.take("b", 70, may_split=True) == 30
     assert limit.take("c", 70, may_split=True) == 0
 
-    limit.begin(0)
+    limit.begin()
     assert limit.take("b", 40, may_split=True) == 40
 
 
@@ -36,7 +36,7 @@ def test_a_prompt_that_may_not_be_split_waits_for_a_step_that_it_begins() -> Non
     assert limit.take("b", 500, may_split=False) == 0
     assert limit.take("c", 50, may_split=False) == 50
 
-    limit.begin(0)
+    limit.begin()
     assert limit.take("b", 500, may_split=False) == 500
     assert limit.take("c", 1, may_split=True) == 0
 
@@ -44,7 +44,7 @@ def test_a_prompt_that_may_not_be_split_waits_for_a_step_that_it_begins() -> Non
 def test_without_live_calls_nothing_is_limited() -> None:
     limit = StepLimit()
     limit.add("row", headers(LIMIT, is_live=False))
-    limit.begin(0)
+    limit.begin()
 
     assert limit.take("row", 5000, may_split=True) == 5000
 
@@ -55,10 +55,10 @@ def test_the_limit_holds_for_two_seconds_after_the_last_live_call() -> None:
     limit.leave("live")
 
     clock.now = QUIET_SECONDS - 0.1
-    limit.begin(0)
+    limit.begin()
     assert limit.take("row", 5000, may_split=True) == LIMIT
     clock.now = QUIET_SECONDS
-    limit.begin(0)
+    limit.begin()
     assert limit.take("row", 5000, may_split=True) == 5000
 
 
@@ -72,7 +72,7 @@ class Vectors:
 
     def step(self, rows: int, small: int = 0) -> tuple[int, int]:
         """How many of these rows, and of a small batch's, are in the next step."""
-        self.limit.begin(0)
+        self.limit.begin()
         of_small = [
             self.limit.take(f"small{number}", 50, may_split=False, goes_first=True)
             for number in range(small)
@@ -118,10 +118,10 @@ def test_a_small_batch_is_in_the_next_step_of_vectors_with_fewer_others() -> Non
 def test_a_step_of_vectors_that_is_made_up_early_began_with_the_end_of_the_one_before_it() -> None:
     clock = Time()
     limit = StepLimit(clock, is_one_step=True)
-    limit.begin(0)
+    limit.begin()
     taken = before = limit.take("row0", 1000, may_split=True)
     for number in range(1, 50):
-        limit.begin(0)
+        limit.begin()
         taken = limit.take(f"row{number}", 1000, may_split=True)
         clock.now += before / 10_000
         limit.end()
@@ -134,10 +134,10 @@ def test_what_came_last_says_what_the_limit_is() -> None:
     limit = a_limit()
 
     limit.add("row", headers(7, is_live=False))
-    limit.begin(0)
+    limit.begin()
     assert limit.take("row", 50, may_split=True) == 7
     limit.add("row", headers(FREE, is_live=False))
-    limit.begin(0)
+    limit.begin()
     assert limit.take("row", 50, may_split=True) == 50
 
 
@@ -158,7 +158,7 @@ def test_every_prompt_is_computed_in_the_end(prompts: list[tuple[int, bool]]) ->
     steps = 0
 
     while left:
-        limit.begin(0)
+        limit.begin()
         taken = {}
         for id_, tokens in left.items():
             taken[id_] = limit.take(id_, tokens, may_split=prompts[int(id_)][1])
@@ -175,7 +175,7 @@ def of_group(number: int, rows: int) -> dict[str, str]:
 
 def taken(limit: StepLimit, *ids: str) -> list[int]:
     """What each gets of the next step for a prompt of 10 tokens."""
-    limit.begin(0)
+    limit.begin()
     return [limit.take(id_, 10, may_split=True) for id_ in ids]
 
 
@@ -205,27 +205,16 @@ def test_a_group_waits_a_few_steps_for_a_row_that_does_not_come() -> None:
 def test_prompts_wait_some_steps_while_a_small_batch_has_its_answers_written() -> None:
     limit = StepLimit()
     limit.add("small", None, is_small=True)
-    limit.begin(0)
+    limit.begin()
     assert limit.take("small", 10, may_split=True, goes_first=True) == 10
     assert limit.take("other", 10, may_split=True) == 0
 
     # Then all have theirs, and wait again.
-    waited = [taken(limit, "other") for _ in range(40)]
-    assert waited == 19 * [[0]] + [[10]] + 20 * [[0]]
+    waited = [taken(limit, "other") for _ in range(24)]
+    assert waited == 11 * [[0]] + [[10]] + 12 * [[0]]
 
     limit.leave("small")
     assert taken(limit, "other") == [10]
-
-
-def test_where_answers_are_short_prompts_wait_until_a_quarter_of_the_sequences_have_left() -> None:
-    limit = StepLimit()
-    limit.add("small", None, is_small=True)
-    waited = []
-    for running in (100, 90, 80, 74, 100, 90, 80, 70):
-        limit.begin(running)
-        waited += [limit.take("other", 10, may_split=True)]
-
-    assert waited == [0, 0, 0, 10, 0, 0, 0, 10]
 
 
 def test_live_calls_do_not_wait_for_small_batches() -> None:
@@ -259,6 +248,6 @@ def test_no_row_waits_longer_than_a_few_steps(
         if number < len(ids):
             limit.leave(ids[number])
     for _ in range(3):
-        limit.begin(0)
+        limit.begin()
 
     assert taken(limit, *ids) == [10] * len(ids)
