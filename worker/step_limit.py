@@ -34,8 +34,9 @@ _STEP_WEIGHT = 0.8
 #: For so many steps at most: a row that is cancelled on its way never comes.
 _MOST_STEPS = 3
 #: Prompts of others wait for small batches so many steps, and then all have theirs: the seats of
-#: those that have ended meanwhile are empty, and the next prompts are in one step.
-_SMALL_STEPS = 12
+#: those that have ended meanwhile are empty, and the next prompts are in one step. A row of vectors
+#: takes one step, which is short if only rows of small batches are in it.
+_SMALL_STEPS, _SMALL_STEPS_OF_VECTORS = 12, 1
 
 
 class Group(NamedTuple):
@@ -65,6 +66,7 @@ class StepLimit:
         """`is_one_step` says whether a row takes one step, as for vectors."""
         self._clock = clock
         self._pace = _Pace(clock) if is_one_step else None
+        self._most_small_steps = _SMALL_STEPS_OF_VECTORS if is_one_step else _SMALL_STEPS
         #: Tokens of each step, as of the last sequence that came.
         self._tokens = FREE
         #: The sequences of live calls that are here, and when one was here for the last time.
@@ -87,7 +89,7 @@ class StepLimit:
         self, id_: str, told: Mapping[str, str] | None, *, is_small: bool = False
     ) -> dict[str, str] | None:
         """A sequence has come with these headers; returns those that are not for here, if any."""
-        if is_small and self._pace is None:
+        if is_small:
             self._small.add(id_)
         if told is None:
             return None
@@ -115,8 +117,10 @@ class StepLimit:
         is_near = self._live or self._clock() - self._live_at < QUIET_SECONDS
         self._left = self._tokens if is_near and self._tokens != FREE else math.inf
         self._is_untouched = True
-        has_waited = self._small_steps >= _SMALL_STEPS
-        self._small_steps = self._small_steps + 1 if self._small and not has_waited else 0
+        # A step that computes no answers is empty while all of them wait for their group.
+        is_small_here = self._small - (self._held if self._pace else set())
+        has_waited = self._small_steps == self._most_small_steps
+        self._small_steps = self._small_steps + 1 if is_small_here and not has_waited else 0
         if self._pace is not None:
             self._left_of_vectors = self._pace.begin()
 

@@ -115,6 +115,28 @@ def test_a_small_batch_is_in_the_next_step_of_vectors_with_fewer_others() -> Non
     assert vectors.step(40, small=30) == (0, 30)
 
 
+def test_a_small_batch_has_every_other_step_of_vectors_alone() -> None:
+    vectors = Vectors(tokens_per_second=10_100)
+    vectors.step(40)
+    vectors.limit.add("small0", None, is_small=True)
+
+    steps = [vectors.step(40, small=1) for _ in range(4)]
+    assert steps == [(0, 1), (9, 1), (0, 1), (9, 1)]
+
+    vectors.limit.leave("small0")
+    assert vectors.step(40) == (10, 0)
+
+
+def test_no_step_of_vectors_is_empty_while_a_small_batch_waits_for_its_last_row() -> None:
+    vectors = Vectors(tokens_per_second=10_000)
+    vectors.limit.add("small0", of_group(1, 2), is_small=True)
+
+    assert vectors.step(10, small=1) == (10, 0)
+
+    vectors.limit.add("small1", of_group(1, 2), is_small=True)
+    assert vectors.step(10, small=2) == (0, 2)
+
+
 def test_a_step_of_vectors_that_is_made_up_early_began_with_the_end_of_the_one_before_it() -> None:
     clock = Time()
     limit = StepLimit(clock, is_one_step=True)
