@@ -40,7 +40,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def prepare_to_serve() -> None:
-    """Let this process hold nobody up. Call it after the imports, before it serves.
+    """Let this process hold nobody up, and its threads decode. Call it after the imports.
 
     No later collection looks at the objects that are there: they are hundreds of thousands, and
     each look would stop the process for a tenth of a second.
