@@ -45,11 +45,11 @@ def prepare_to_serve() -> None:
     No later collection looks at the objects that are there: they are hundreds of thousands, and
     each look would stop the process for a tenth of a second.
     """
+    build_types()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _ALL)
     let_threads_take_turns()
-    build_types()
 
 
 def let_threads_take_turns() -> None:

@@ -10,7 +10,8 @@ what takes a short while, beside live calls or not.
 
 Any prompt makes a step longer besides, so rows that begin together belong into one step. They reach
 the core one by one, while it computes: those that came first wait for the others. And while rows of
-small batches have their answers written, the prompts of all others wait some steps.
+small batches have their answers written, the prompts of all others wait some steps; where they get
+vectors, every other step.
 """
 
 import math
@@ -117,10 +118,10 @@ class StepLimit:
         is_near = self._live or self._clock() - self._live_at < QUIET_SECONDS
         self._left = self._tokens if is_near and self._tokens != FREE else math.inf
         self._is_untouched = True
-        # A step that computes no answers is empty while all of them wait for their group.
-        is_small_here = self._small - (self._held if self._pace else set())
+        # While all of them wait for their group, a step of vectors without others would be empty.
+        small = self._small if self._pace is None else self._small - self._held
         has_waited = self._small_steps == self._most_small_steps
-        self._small_steps = self._small_steps + 1 if is_small_here and not has_waited else 0
+        self._small_steps = self._small_steps + 1 if small and not has_waited else 0
         if self._pace is not None:
             self._left_of_vectors = self._pace.begin()
 
