@@ -309,7 +309,6 @@ class BatchServer(LLMServer):
             in_core=self._in_core,
             forks=self.forks,
             fronts=self._front_count,
-            takes_live_calls=_goals() is not None,
         )
 
     @while_core_lives

@@ -21,7 +21,6 @@ def adapted_engine_class(
     in_core: bool,
     forks: ForkServer | None = None,
     fronts: int = 1,
-    takes_live_calls: bool = False,
 ) -> type[Any]:
     """A subclass of Ray's engine, which needs vLLM to be imported.
 
@@ -72,7 +71,7 @@ def adapted_engine_class(
             if self._again is not None:
                 client, self._again = self._again[1], None
                 return client
-            adapt(config, fronts=fronts, takes_live_calls=takes_live_calls)
+            adapt(config, fronts=fronts)
             # The arguments have what the operator says; the configuration has vLLM's choice, too.
             graph_prompts(config, is_chosen=arguments.compilation_config.cudagraph_mode is not None)
             with forking_cores(forks if in_core else None, spawned_for=why_spawned(config)):
@@ -83,10 +82,9 @@ def adapted_engine_class(
     return AdaptedEngine
 
 
-def adapt(config: Any, *, fronts: int, takes_live_calls: bool) -> None:
+def adapt(config: Any, *, fronts: int) -> None:
     """Change in vLLM's configuration what follows from what stands before the core."""
-    if takes_live_calls:
-        limit_steps(config.scheduler_config)
+    limit_steps(config.scheduler_config)
     if config.lora_config is not None and config.device_config.device_type == "cpu":
         leave_base_rows_alone(config.parallel_config)
     if fronts > 1 and config.model_config.is_multimodal_model:

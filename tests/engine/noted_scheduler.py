@@ -1,4 +1,4 @@
-"""The scheduler of engines with live calls, which writes down what is in each step."""
+"""The scheduler of engines, which writes down what is in each step."""
 
 import json
 import os

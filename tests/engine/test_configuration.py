@@ -191,6 +191,26 @@ def test_a_model_s_properties_are_read_without_another_process(
     assert properties.is_text_generation_model
 
 
+def test_steps_are_limited_unless_the_operator_has_chosen_a_scheduler(tmp_path: Path) -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    from tests.engine.noted_steps import NOTED_SCHEDULER
+    from worker.engine_start import adapt
+
+    make_tiny_chat_model(tmp_path / "tiny")
+    arguments = AsyncEngineArgs(model=str(tmp_path / "tiny"), max_model_len=64)
+    config = arguments.create_engine_config()
+    scheduler = config.scheduler_config
+
+    adapt(config, fronts=1)
+    expected = "AsyncLiveScheduler" if scheduler.async_scheduling else "LiveScheduler"
+    assert scheduler.scheduler_cls == f"worker.live_scheduler.{expected}"
+
+    scheduler.scheduler_cls = NOTED_SCHEDULER
+    adapt(config, fronts=1)
+    assert scheduler.scheduler_cls == NOTED_SCHEDULER
+
+
 def test_a_model_that_is_not_there_is_left_to_vllm(tmp_path: Path) -> None:
     from worker.engine_start import register_model_classes
 
