@@ -98,6 +98,8 @@ class Steps:
     _waiting: list[tuple[int, int, _Row]] = field(default_factory=list)
     _ends: list[tuple[int, int, _Row]] = field(default_factory=list)
     _heard: set[_Row] = field(default_factory=set)
+    #: What the step leaves out.
+    _waits: set[_Row] = field(default_factory=set)
     _numbers: Any = field(default_factory=itertools.count)
     _came: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -122,7 +124,7 @@ class Steps:
                 await self._came.wait()
                 due = clock()
             prompt_tokens = self._begin()
-            due += self.pace.seconds(self.running, prompt_tokens)
+            due += self.pace.seconds(self.running - len(self._waits), prompt_tokens)
             # A machine that is late catches up.
             await asyncio.sleep(max(0.0, due - clock()))
             for row in self._heard:
@@ -135,6 +137,7 @@ class Steps:
         """Compute prompts of rows that wait, which begin then; returns their tokens."""
         tokens = 0
         self.limit.begin()
+        self._waits = {row for *_, row in self._ends if not self.limit.answers(row.id)}
         seats = self.pace.seats + self.pace.spare_seats + self.pace.live_seats
         while self._waiting and self.running < seats and tokens < self.pace.step_tokens:
             rank, _, row = first = heappop(self._waiting)
@@ -165,9 +168,16 @@ class Steps:
         gone = [row for *_, row in self._ends if row.has_left]
         if gone:
             self._ends = sorted(entry for entry in self._ends if not entry[2].has_left)
-        self._tokens += len(self._ends) + len(gone)
-        self.tokens += len(self._ends)
-        outputs = [StepOutput(row.id, 1, end <= self._step) for end, _, row in self._ends]
+        if self._waits:
+            for row in self._waits:
+                row.began_at += 1
+            self._ends = sorted(
+                (end + (row in self._waits), number, row) for end, number, row in self._ends
+            )
+        has_token = [one for one in self._ends if one[2] not in self._waits]
+        self._tokens += len(has_token) + len(gone)
+        self.tokens += len(has_token)
+        outputs = [StepOutput(row.id, 1, end <= self._step) for end, _, row in has_token]
         done: list[_Row] = []
         while self._ends and self._ends[0][0] <= self._step:
             *_, row = heappop(self._ends)

@@ -47,14 +47,17 @@ class _Limited(_Base):
     def _reserve_prefill_lookahead(
         self, request: Any, num_computed_tokens: int, num_new_tokens: int
     ) -> int:
-        # Other than that it is a token of an answer, or so little that it does not count.
-        if num_computed_tokens < request.num_tokens - 1:
-            num_new_tokens = self._limit.take(
-                request.request_id,
-                num_new_tokens,
-                may_split=self._may_split(request),
-                goes_first=request.priority < 0,
-            )
+        if num_computed_tokens >= request.num_tokens - 1:
+            # A token of an answer, or so little that it does not count. This is called for each
+            # sequence in each step, and vLLM's own method changes nothing here.
+            waits = self._limit.is_alone and not self._limit.answers(request.request_id)
+            return 0 if waits else num_new_tokens
+        num_new_tokens = self._limit.take(
+            request.request_id,
+            num_new_tokens,
+            may_split=self._may_split(request),
+            goes_first=request.priority < 0,
+        )
         return super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ what takes a short while, beside live calls or not.
 Any prompt makes a step longer besides, so rows that begin together belong into one step. They reach
 the core one by one, while it computes: those that came first wait for the others. And while rows of
 small batches have their answers written, the prompts of all others wait some steps; where they get
-vectors, every other step.
+vectors, every other step. The answers of others wait as well, in a small part of all steps.
 """
 
 import math
@@ -38,6 +38,9 @@ _MOST_STEPS = 3
 #: those that have ended meanwhile are empty, and the next prompts are in one step. A row of vectors
 #: takes one step, which is short if only rows of small batches are in it.
 _SMALL_STEPS, _SMALL_STEPS_OF_VECTORS = 12, 1
+#: Answers of others wait for small batches in one of so many steps, and where there were none of
+#: them lately, in so many steps one after another.
+_STEPS_FOR_ONE_ALONE, _MOST_STEPS_ALONE = 40, 16
 
 
 class Group(NamedTuple):
@@ -85,6 +88,11 @@ class StepLimit:
         #: The sequences of small batches that are here, and for how many steps others have waited.
         self._small: set[str] = set()
         self._small_steps = 0
+        #: Whether this step is for them alone; how many more may be; and whether the answer of
+        #: another row waits in this one.
+        self.is_alone = False
+        self._steps_alone = float(_MOST_STEPS_ALONE)
+        self._has_waiting = False
 
     def add(
         self, id_: str, told: Mapping[str, str] | None, *, is_small: bool = False
@@ -124,6 +132,21 @@ class StepLimit:
         self._small_steps = self._small_steps + 1 if small and not has_waited else 0
         if self._pace is not None:
             self._left_of_vectors = self._pace.begin()
+            return
+        if not self._has_waiting:
+            earned = self._steps_alone + 1 / _STEPS_FOR_ONE_ALONE
+            self._steps_alone = min(_MOST_STEPS_ALONE, earned)
+        self._has_waiting = False
+        self.is_alone = self._steps_alone >= 1 and not self._small <= self._held
+
+    def answers(self, id_: str) -> bool:
+        """Whether the step has the next token of the sequence's answer."""
+        if not self.is_alone or id_ in self._small or id_ in self._live:
+            return True
+        if not self._has_waiting:
+            self._has_waiting = True
+            self._steps_alone -= 1
+        return False
 
     def take(self, id_: str, tokens: int, *, may_split: bool, goes_first: bool = False) -> int:
         """How many of these tokens of the sequence's prompt the step gets.

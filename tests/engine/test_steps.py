@@ -251,13 +251,12 @@ def test_a_step_of_vectors_has_what_takes_a_short_while_and_small_batches_go_fir
     assert sum(sum(step.values()) for step in [first, second, third, fourth, *others]) == 45 * 40
 
 
-def test_prompts_of_others_wait_some_steps_while_a_small_batch_is_answered(
-    model: Path, settings: None
-) -> None:
-    from worker.live_scheduler import scheduler_name
+def test_others_wait_some_steps_while_a_small_batch_is_answered(engine: Engine) -> None:
     from worker.ranks import FIRST
 
-    engine = Engine(model, scheduler_name(is_async=False))
+    engine.add("giant", prompt(1, 40), 40)
+    undisturbed = len(engine.run())
+    alone = engine.answers["giant"]
     engine.add("giant", prompt(1, 40), 40)
     engine.step()
     engine.add("small", prompt(2, 40), 20, rank=1 - FIRST)
@@ -265,10 +264,13 @@ def test_prompts_of_others_wait_some_steps_while_a_small_batch_is_answered(
 
     steps = engine.run()
 
-    first = next(number for number, step in enumerate(steps) if "next" in step)
-    assert steps[0] == {"small": 40, "giant": 1}
-    assert first == 12
+    # Their prompts wait twelve steps, and the answers that were begun before wait sixteen.
+    assert steps[0] == {"small": 40}
+    assert next(number for number, step in enumerate(steps) if "next" in step) == 12
+    assert next(number for number, step in enumerate(steps) if "giant" in step) == 16
+    assert len(steps) == undisturbed - 1 + 16
     assert len(engine.answers["next"]) == 2
+    assert engine.answers["giant"] == alone
 
 
 def test_threads_of_the_core_wait_for_no_whole_step(model: Path, settings: None) -> None:

@@ -239,6 +239,50 @@ def test_prompts_wait_some_steps_while_a_small_batch_has_its_answers_written() -
     assert taken(limit, "other") == [10]
 
 
+def answered(limit: StepLimit, steps: int, *ids: str) -> list[list[bool]]:
+    """Whether each has the next token of its answer, in so many steps."""
+    found = []
+    for _ in range(steps):
+        limit.begin()
+        found.append([limit.answers(id_) for id_ in ids])
+    return found
+
+
+def test_answers_of_others_wait_for_a_small_batch_in_a_part_of_the_steps() -> None:
+    limit = StepLimit()
+    limit.add("small", None, is_small=True)
+    steps = answered(limit, 16 + 10 * 41, "small", "other")
+
+    assert steps[:16] == 16 * [[True, False]]
+    assert steps[16:].count([True, False]) == 10
+    assert steps[16:].count([True, True]) == 10 * 40
+
+
+def test_live_calls_have_their_answers_beside_small_batches() -> None:
+    limit = StepLimit()
+    limit.add("small", None, is_small=True)
+    limit.add("live", headers(100, is_live=True))
+
+    assert answered(limit, 2, "other", "live") == 2 * [[False, True]]
+
+
+def test_answers_wait_for_no_small_batch_that_waits_for_its_last_row() -> None:
+    limit = StepLimit()
+    limit.add("small0", of_group(1, 2), is_small=True)
+    assert answered(limit, 1, "other") == [[True]]
+
+    limit.add("small1", of_group(1, 2), is_small=True)
+    assert answered(limit, 1, "other") == [[False]]
+
+
+def test_small_batches_alone_use_up_nothing_of_what_others_would_wait() -> None:
+    limit = StepLimit()
+    limit.add("small", None, is_small=True)
+    answered(limit, 100, "small")
+
+    assert answered(limit, 17, "other") == 16 * [[False]] + [[True]]
+
+
 def test_live_calls_do_not_wait_for_small_batches() -> None:
     limit = StepLimit()
     limit.add("small", None, is_small=True)
