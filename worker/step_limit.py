@@ -38,8 +38,8 @@ _MOST_STEPS = 3
 #: those that have ended meanwhile are empty, and the next prompts are in one step. A row of vectors
 #: takes one step, which is short if only rows of small batches are in it.
 _SMALL_STEPS, _SMALL_STEPS_OF_VECTORS = 12, 1
-#: Answers of others wait for small batches in one of so many steps, and where there were none of
-#: them lately, in so many steps one after another.
+#: Answers of others wait for small batches in one of so many steps; for one that comes after a
+#: while without any, in so many steps one after another.
 _STEPS_FOR_ONE_ALONE, _MOST_STEPS_ALONE = 40, 16
 
 
