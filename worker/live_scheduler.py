@@ -1,4 +1,4 @@
-"""vLLM's scheduler, with a limit on what batches add to a step: of vectors, and beside live calls.
+"""vLLM's scheduler, with a limit on what batches add to a step; see `worker/step_limit.py`.
 
 vLLM loads these classes in its core process. `scheduler_cls` is no public interface, and neither is
 `_reserve_prefill_lookahead`, which is overridden here: vLLM calls it for each sequence that could
@@ -50,8 +50,7 @@ class _Limited(_Base):
         if num_computed_tokens >= request.num_tokens - 1:
             # A token of an answer, or so little that it does not count. This is called for each
             # sequence in each step, and vLLM's own method changes nothing here.
-            waits = self._limit.is_alone and not self._limit.answers(request.request_id)
-            return 0 if waits else num_new_tokens
+            return num_new_tokens if self._limit.answers(request.request_id) else 0
         num_new_tokens = self._limit.take(
             request.request_id,
             num_new_tokens,

@@ -88,11 +88,10 @@ class StepLimit:
         #: The sequences of small batches that are here, and for how many steps others have waited.
         self._small: set[str] = set()
         self._small_steps = 0
-        #: Whether this step is for them alone; how many more may be; and whether the answer of
-        #: another row waits in this one.
-        self.is_alone = False
-        self._steps_alone = float(_MOST_STEPS_ALONE)
-        self._has_waiting = False
+        #: Whether this step is for them alone, and whether the answer of another row waits in it;
+        #: and the steps towards others like it: each takes `_STEPS_FOR_ONE_ALONE`.
+        self._is_alone = self._has_waiting = False
+        self._earned = _MOST_STEPS_ALONE * _STEPS_FOR_ONE_ALONE
 
     def add(
         self, id_: str, told: Mapping[str, str] | None, *, is_small: bool = False
@@ -126,26 +125,27 @@ class StepLimit:
         is_near = self._live or self._clock() - self._live_at < QUIET_SECONDS
         self._left = self._tokens if is_near and self._tokens != FREE else math.inf
         self._is_untouched = True
-        # While all of them wait for their group, a step of vectors without others would be empty.
-        small = self._small if self._pace is None else self._small - self._held
+        # While all of them wait for their group, a step without others would be empty.
+        has_small = not self._small <= self._held
+        # Prompts of others wait then, too: they would make the group's first step longer.
+        prompts_wait = has_small if self._pace is not None else bool(self._small)
         has_waited = self._small_steps == self._most_small_steps
-        self._small_steps = self._small_steps + 1 if small and not has_waited else 0
+        self._small_steps = self._small_steps + 1 if prompts_wait and not has_waited else 0
         if self._pace is not None:
             self._left_of_vectors = self._pace.begin()
             return
         if not self._has_waiting:
-            earned = self._steps_alone + 1 / _STEPS_FOR_ONE_ALONE
-            self._steps_alone = min(_MOST_STEPS_ALONE, earned)
+            self._earned = min(self._earned + 1, _MOST_STEPS_ALONE * _STEPS_FOR_ONE_ALONE)
         self._has_waiting = False
-        self.is_alone = self._steps_alone >= 1 and not self._small <= self._held
+        self._is_alone = has_small and self._earned >= _STEPS_FOR_ONE_ALONE
 
     def answers(self, id_: str) -> bool:
         """Whether the step has the next token of the sequence's answer."""
-        if not self.is_alone or id_ in self._small or id_ in self._live:
+        if not self._is_alone or id_ in self._small or id_ in self._live:
             return True
         if not self._has_waiting:
             self._has_waiting = True
-            self._steps_alone -= 1
+            self._earned -= _STEPS_FOR_ONE_ALONE
         return False
 
     def take(self, id_: str, tokens: int, *, may_split: bool, goes_first: bool = False) -> int:
