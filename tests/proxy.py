@@ -15,6 +15,9 @@ class Proxy:
         self.url = parts._replace(netloc=f"{login}@127.0.0.1:{port}").geturl()
         #: Whether new connections are dropped as well.
         self.is_down = False
+        #: What the server says waits for it.
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self._open: set[asyncio.StreamWriter] = set()
 
     def cut(self) -> int:
@@ -36,16 +39,20 @@ class Proxy:
         try:
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(_pump(reader, there_writer))
-                pumps.create_task(_pump(there_reader, writer))
+                pumps.create_task(_pump(there_reader, writer, self.may_answer))
         finally:
             self._open -= both
             for end in both:
                 end.transport.abort()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may: asyncio.Event | None = None
+) -> None:
     try:
         while some := await reader.read(65_536):
+            if may is not None:
+                await may.wait()
             writer.write(some)
             await writer.drain()
     except OSError:

@@ -17,7 +17,7 @@ from minio.error import S3Error
 
 from shared.errors import TransientError
 from shared.storage.calls import Calls
-from shared.storage.errors import StorageRefusedError
+from shared.storage.errors import StorageRefusedError, translated
 from shared.tasks import see_through
 
 #: The size of a part, above S3's minimum of 5 MiB. One upload keeps a few parts in memory.
@@ -90,7 +90,9 @@ class MultipartUploads:
 
         Returns the object's ETag, or an empty one if the server does not name it.
         """
-        upload = await self._calls.call(lambda: self._begin(key))
+        upload = await self._calls.call(
+            lambda: self._begin(key), drop=partial(self._abort_late, key)
+        )
         sending: list[asyncio.Task[str]] = []
         try:
             await send(upload, sending)
@@ -122,6 +124,11 @@ class MultipartUploads:
         await asyncio.gather(*sending, return_exceptions=True)
         with suppress(TransientError, StorageRefusedError):
             await self._calls.call(lambda: self._abort(key, upload))
+
+    def _abort_late(self, key: str, upload: str) -> None:
+        """Abort what had been begun when nobody waited for it any more; tried once."""
+        with suppress(TransientError, StorageRefusedError):
+            translated(lambda: self._abort(key, upload))
 
     def _begin(self, key: str) -> str:
         return self._client._create_multipart_upload(self._bucket, key, {})  # noqa: SLF001

@@ -21,6 +21,8 @@ from shared.storage import (
     StorageRefusedError,
 )
 from tests.conftest import a_bucket, minio_client
+from tests.eventually import eventually
+from tests.proxy import proxied
 from tests.servers import S3
 
 _MIB = 1024 * 1024
@@ -221,6 +223,23 @@ async def test_a_cancelled_upload_leaves_nothing_behind(storage: Storage, s3: S3
 
     assert await storage.keys("") == []
     assert _open_uploads(s3, storage.bucket) == []
+
+
+async def test_an_upload_that_is_cancelled_as_it_begins_leaves_nothing_behind(
+    storage: Storage, s3: S3
+) -> None:
+    async with proxied(s3.endpoint) as proxy:
+        through = Storage(proxy.url, s3.access_key, s3.secret_key, storage.bucket)
+        proxy.may_answer.clear()
+        uploading = asyncio.create_task(through.upload("key", _chunks(_noise(20 * _MIB), _MIB)))
+        await eventually(lambda: len(_open_uploads(s3, storage.bucket)) == 1)
+        uploading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await uploading
+        proxy.may_answer.set()
+
+        await eventually(lambda: _open_uploads(s3, storage.bucket) == [])
+        through.close()
 
 
 async def test_slow_uploads_do_not_stand_in_the_way_of_others(storage: Storage) -> None:
