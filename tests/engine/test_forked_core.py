@@ -272,9 +272,11 @@ async def test_fronts_wait_until_processes_can_be_made(
 def test_a_server_that_has_no_descriptors_left_lives_on(server: ForkServer, tmp_path: Path) -> None:
     assert server.can_fork_cores
     before = server.pid
-    core = started(server, wait_for_ever, tmp_path)
-    limits = resource.prlimit(before, resource.RLIMIT_NOFILE)
     used = psutil.Process(before).num_fds()
+    core = started(server, wait_for_ever, tmp_path)
+    # The core has begun before the server has closed what the core inherits.
+    wait_until(lambda: psutil.Process(before).num_fds() == used)
+    limits = resource.prlimit(before, resource.RLIMIT_NOFILE)
 
     resource.prlimit(before, resource.RLIMIT_NOFILE, (used, limits[1]))
     with pytest.raises(OSError, match="has made no process"):
@@ -286,7 +288,7 @@ def test_a_server_that_has_no_descriptors_left_lives_on(server: ForkServer, tmp_
     assert (tmp_path / "told").exists()
     assert server.pid == before
     assert core.is_alive()
-    assert psutil.Process(before).num_fds() == used
+    wait_until(lambda: psutil.Process(before).num_fds() == used)
     core.kill()
 
 
