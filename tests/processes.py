@@ -7,9 +7,10 @@ from typing import Any
 import psutil
 
 
-def below_this(part: str) -> list[psutil.Process]:
-    """The processes below this one that have `part` in their command lines."""
-    return [one for one in psutil.Process().children(recursive=True) if part in command(one)]
+def below_this(part: str, *, directly: bool = False) -> list[psutil.Process]:
+    """The processes below this one, or `directly` below it, with `part` in their command lines."""
+    children = psutil.Process().children(recursive=not directly)
+    return [one for one in children if part in command(one)]
 
 
 def command(process: psutil.Process) -> str:

@@ -76,28 +76,33 @@ async def test_a_wave_starts_before_the_one_before_it_has_drained(
 ) -> None:
     seen = len(warm_chat.lane_job_log(CHAT_MODEL))
 
-    def waves() -> list[tuple[str, int]]:
-        return [
-            (entry["event"], entry["wave"])
-            for entry in warm_chat.lane_job_log(CHAT_MODEL)[seen:]
-            if entry["event"].startswith("wave.")
-        ]
+    def has_overlap() -> bool:
+        running: set[int] = set()
+        for entry in warm_chat.lane_job_log(CHAT_MODEL)[seen:]:
+            if entry["event"] == "wave.started":
+                if entry["wave"] - 1 in running:
+                    return True
+                running.add(entry["wave"])
+            elif entry["event"] == "wave.ended":
+                running.discard(entry["wave"])
+        return False
 
-    # Held, so that all of them are there before it takes any.
+    # Held, so that all of them are there before it takes any. They have rows for several waves on a
+    # fast machine, too, and the first wave may be a small one: the lane does not know its rate yet.
     lane_job.suspend()
     try:
         batches = [
-            (client, warm_chat.submit(chat_lines(2500, tokens=8), "/v1/chat/completions", client))
+            (client, warm_chat.submit(chat_lines(8000, tokens=8), "/v1/chat/completions", client))
             for client in tenants
         ]
         await eventually(lambda: _are_planned(batches), timeout=120)
     finally:
         lane_job.resume()
-    assert {warm_chat.wait(batch, client).status for client, batch in batches} == {"completed"}
+    await eventually(has_overlap, timeout=120)
 
-    # The end of an earlier wave may be among them.
-    first = next(number for event, number in waves() if event == "wave.started")
-    assert waves().index(("wave.started", first + 1)) < waves().index(("wave.ended", first))
+    for client, batch in batches:
+        client.batches.cancel(batch.id)
+    assert {warm_chat.wait(batch, client).status for client, batch in batches} == {"cancelled"}
 
 
 def test_a_large_batch_does_not_hold_up_a_one_row_batch_that_comes_after_it(

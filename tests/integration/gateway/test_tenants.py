@@ -275,14 +275,15 @@ async def _has_room(caller: Caller, path: str) -> bool:
 
 async def test_streams_of_a_gateway_that_died_count_only_for_a_while(state: State) -> None:
     for number in range(3):
-        assert await state.streams.open(Stream("acme", f"{number}"), limit=3, seconds=0.5) is None
+        assert await state.streams.open(Stream("acme", f"{number}"), limit=3, seconds=1) is None
 
     full = await state.streams.open(Stream("acme", "one more"), limit=3, seconds=60)
     await state.streams.renew([Stream("acme", "0")], seconds=60)
 
     async def opens() -> bool:
+        """With a limit of two: both streams that nobody renewed are gone."""
         streams = state.streams
-        return await streams.open(Stream("acme", "one more"), limit=3, seconds=60) is None
+        return await streams.open(Stream("acme", "one more"), limit=2, seconds=60) is None
 
     await eventually(opens)
     assert full == 3
