@@ -17,6 +17,7 @@ from dispatcher.feeding import Feeding
 from dispatcher.lane_failure import fail_lane
 from dispatcher.lane_jobs import FruitlessJobs, Step, next_step
 from dispatcher.lost_inputs import fail_lost_inputs
+from dispatcher.planning import Started
 from dispatcher.ready_list import LaneNow, exhausted, ready_list, slices_per_batch
 from shared import crash
 from shared.errors import TransientError
@@ -32,6 +33,9 @@ log = structlog.get_logger()
 _LOOK_SECONDS = 2.0
 #: How many of the newest batches are looked at by themselves.
 _NEWS = 50
+#: A batch of so many rows, which any engine has seats for besides, is made ready without looking at
+#: what else waits, but on each lane no more often than this, in seconds: a round may take as long.
+_SMALL_ROWS, _SMALL_SECONDS = 8, 0.05
 #: What Ray runs for a lane; its jobs find everything else in their environment.
 ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
@@ -75,6 +79,8 @@ class LaneKeeper:
         self._fruitless = FruitlessJobs(attempts)
         self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
+        #: When a small batch was last made ready by itself.
+        self._small_at: defaultdict[str, float] = defaultdict(float)
         self._fed: dict[str, Feeding] = {}
         #: Tenants whose slices wait, and those of each lane when it was last fed.
         self._held: frozenset[str] = frozenset()
@@ -128,6 +134,20 @@ class LaneKeeper:
             returned = sorted(set(before) - set(after))
             await self._state.lanes.feed(lane, after, returned=returned)
             crash.point("lanes.fed")
+
+    async def feed_small(self, started: Started) -> None:
+        """Make a small batch ready at once, at the head of its lane, until the lane is fed again.
+
+        Of a crowd of small batches it does so with one now and then: the others wait for their
+        places in the order.
+        """
+        is_small = started.slices == 1 and started.rows <= _SMALL_ROWS
+        if not is_small or started.tenant in self._held:
+            return
+        [lane], now = started.lanes, time.monotonic()
+        if now - self._small_at[lane] >= _SMALL_SECONDS:
+            self._small_at[lane] = now
+            await self._state.lanes.feed(lane, [f"{started.batch_id}:0"])
 
     async def _choose(
         self, lane: str, now: LaneNow, *, rows: int, depth: int, newest: int | None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
+from typing import NamedTuple
 
 import structlog
 
@@ -66,6 +67,16 @@ _SLICES_A_WRITE = 100
 _UNANSWERED_SECONDS = 120.0
 
 
+class Started(NamedTuple):
+    """A batch whose rows wait for engines now."""
+
+    batch_id: str
+    tenant: str
+    lanes: tuple[str, ...]
+    slices: int
+    rows: int
+
+
 class Planner:
     """Plans batches. Two planners of one batch are harmless, since only one plan is accepted."""
 
@@ -117,21 +128,24 @@ class Planner:
         #: Since when S3 fails for the inputs of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
 
-    async def plan(self, batch_id: str) -> None:
-        """Validate the batch's input and let the batch start, or fail with every reason."""
+    async def plan(self, batch_id: str) -> Started | None:
+        """Validate the batch's input and let the batch start, or fail with every reason.
+
+        Returns what has started, if this planner has let it.
+        """
         record = await self._state.batches.get(batch_id)
         if record.status is not Status.VALIDATING:
-            return
+            return None
         with step("plan", record):
-            await self._plan(record)
+            return await self._plan(record)
 
-    async def _plan(self, record: BatchRecord) -> None:
+    async def _plan(self, record: BatchRecord) -> Started | None:
         batch_id = record.id
         crash.point("planner.begin")
         if "open_model" in record.fields:
             await start_open(self._state, self._storage, self._catalog, record)
             await catch_up_all(self._state, self._storage, batch_id)
-            return
+            return None
         plan = _new_plan()
         await self._state.tenants.look()
         is_dataset = "dataset" in record.fields
@@ -152,7 +166,7 @@ class Planner:
         except InvalidTransitionError as error:
             # It was cancelled while its input was made.
             log.warning("plan.late", batch_id=batch_id, status=error.status)
-            return
+            return None
         except UnansweredError:
             raise
         except TransientError:
@@ -161,15 +175,17 @@ class Planner:
             raise
         self._unanswered.pop(batch_id, None)
         crash.point("planner.sliced")
+        started = None
         try:
             if problems:
                 await self._refuse(batch_id, problems, count=count)
             else:
-                await self._start(record, check, plan, shares, slices)
+                started = await self._start(record, check, plan, shares, slices)
             crash.point("planner.applied")
         except InvalidTransitionError as error:
             # It has been cancelled, or another planner was first: nothing is left to do.
             log.warning("plan.late", batch_id=batch_id, status=error.status)
+        return started
 
     async def look_at_lanes(self) -> None:
         """Learn what `plan_inline` depends on. Raises TransientError."""
@@ -329,7 +345,7 @@ class Planner:
         plan: str,
         shares: LaneShares,
         slices: list[Slice],
-    ) -> None:
+    ) -> Started | None:
         quota = self._quota_of(shares, record.tenant)
         try:
             await self._outlooks.look(shares.lanes)
@@ -356,16 +372,18 @@ class Planner:
                 share, limit = full.prompt_tokens, limits[error.number]
             problem = _queue_full(record, error, full.model.name, limit, share)
             await self._refuse(record.id, [problem], count=1)
-            return
-        if is_ours:
-            log.info(
-                "batch.planned",
-                batch_id=record.id,
-                lane=" ".join(shares.lanes),
-                requests=check.rows,
-                refused=check.refused,
-                slices=shares.slices,
-            )
+            return None
+        if not is_ours:
+            return None
+        log.info(
+            "batch.planned",
+            batch_id=record.id,
+            lane=" ".join(shares.lanes),
+            requests=check.rows,
+            refused=check.refused,
+            slices=shares.slices,
+        )
+        return Started(record.id, record.tenant, tuple(shares.lanes), shares.slices, check.rows)
 
     async def _apply(
         self,

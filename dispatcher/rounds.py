@@ -74,7 +74,9 @@ class Rounds:
         tenant = await self._tenant(batch_id)
         async with self._planning.taken(tenant):
             with self._hurry.here():
-                await self._planner.plan(batch_id)
+                started = await self._planner.plan(batch_id)
+                if started is not None:
+                    await survive(partial(self._lanes.feed_small, started), "feed", of=batch_id)
 
     async def finish(self, batch_id: str) -> None:
         """End the batch when it is its tenant's turn."""

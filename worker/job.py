@@ -100,6 +100,8 @@ class LaneJob:
         self._is_ensured = False
         #: Set when there may be something to start.
         self._woken = asyncio.Event()
+        #: What takes rows, as last chosen.
+        self._engine: Lane | None = None
         model = catalog.model(lane.model)
         self._seats = rows_at_once(model)
         self._linger_seconds = settings.linger(model.idle_seconds)
@@ -254,8 +256,16 @@ class LaneJob:
             try:
                 if await bells.wait(_LISTEN_SECONDS):
                     self._woken.set()
+                    await self._start_small()
             except TransientError:
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _start_small(self) -> None:
+        """Start small batches now: the round that goes on may have thousands of rows to claim."""
+        if self._engine is not None:
+            # Whether the lane has another job, the next round hears too.
+            with suppress(SupersededError):
+                await self._work.start_small(self._engine)
 
     async def _start_work(self) -> int:
         """Start what may run now; returns how many slices.
@@ -266,7 +276,7 @@ class LaneJob:
             return started
         if started is None:
             return 0
-        engine = await self._choose_engine()
+        engine = self._engine = await self._choose_engine()
         if engine is None:
             # Nothing is claimed, and claiming is how a job learns that it was replaced.
             await self._work.require_job()

@@ -80,6 +80,8 @@ class LaneWork:
         self._unanswered = set[str]()
         #: Until then other slices have their turn.
         self._no_trial_before = 0.0
+        #: Whoever claims for small batches: two would both take the same room.
+        self._claiming_small = asyncio.Lock()
 
     async def start(self, engine: Lane, rate: float) -> int:
         """Start what may run now; returns how many slices.
@@ -101,7 +103,19 @@ class LaneWork:
                 return started
         if not self.suspects or self._load.claims or self._waves or self._directs:
             return 0
+        if self._claiming_small.locked():
+            # What it claims is not counted yet.
+            return 0
         return await self._start_trial(engine)
+
+    async def start_small(self, engine: Lane) -> int:
+        """Start slices of small batches while `start` goes on; returns how many.
+
+        Raises SupersededError when the lane has another job.
+        """
+        if self._trials or self.suspects:
+            return 0
+        return await self._start_small(engine)
 
     async def start_answered(self) -> int | None:
         """Start slices whose rows were all answered before, which need no engine.
@@ -146,11 +160,12 @@ class LaneWork:
 
     async def _start_small(self, engine: Lane) -> int:
         """Start slices of small batches for which others have left no room."""
-        rows = self._load.free_small_rows()
-        if rows <= 0:
-            return 0
-        claims = await self._claim(rows=rows, begun=True, max_batch_rows=self._small_batch_rows)
-        return self._run_directly(claims, engine, Room.SMALL)
+        async with self._claiming_small:
+            rows = self._load.free_small_rows()
+            if rows <= 0:
+                return 0
+            claims = await self._claim(rows=rows, begun=True, max_batch_rows=self._small_batch_rows)
+            return self._run_directly(claims, engine, Room.SMALL)
 
     async def _start_turns(self, engine: Lane) -> int:
         """Start slices of batches of which little runs, so that none waits for a wave to end.

@@ -15,6 +15,7 @@ from cli.fleet.ray import RayNode
 from cli.servers import free_port
 from dispatcher.cluster import Cluster, JobStatus
 from dispatcher.lanes import LaneKeeper
+from dispatcher.planning import Started
 from shared.catalog import Catalog
 from shared.lifecycle import Event, Status
 from shared.state import State
@@ -344,6 +345,62 @@ async def test_a_batch_that_comes_to_hundreds_is_ready_at_once(
         assert [one.index for one in ready if one.is_ready and one.batch_id == other] == [0, 1]
 
 
+async def test_a_small_batch_is_at_the_head_of_what_is_ready_without_a_look_at_others(
+    state: State, feeder: LaneKeeper
+) -> None:
+    await in_progress(state, slices=40)
+    await feeder.feed(LANE)
+    small, large, of_several = [
+        await in_progress(state, slices=slices, created_at=4_000_000_000) for slices in (1, 1, 2)
+    ]
+
+    await feeder.feed_small(Started(of_several, "acme", (LANE,), 2, 3))
+    await feeder.feed_small(Started(large, "acme", (LANE,), 1, 1000))
+    await feeder.feed_small(Started(small, "acme", (LANE,), 1, 3))
+
+    # Beside the first one.
+    assert small in [one.batch_id for one in await claim(state, slices=2)]
+    for batch_id in (of_several, large):
+        assert not await _is_ready(state, batch_id)
+
+
+async def test_small_batches_that_come_in_a_crowd_are_put_in_order_first(
+    state: State, feeder: LaneKeeper
+) -> None:
+    crowd = [await in_progress(state, slices=1) for _ in range(9)]
+
+    for batch_id in crowd:
+        await feeder.feed_small(Started(batch_id, "acme", (LANE,), 1, 3))
+
+    assert await state.lanes.ready_count(LANE) < len(crowd)
+    await feeder.feed(LANE)
+    assert await state.lanes.ready_count(LANE) == len(crowd)
+
+
+async def test_a_small_batch_that_is_planned_waits_for_no_round(
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard
+) -> None:
+    fed = asyncio.Event()
+
+    class Slow(LaneKeeper):
+        async def feed(self, lane: str) -> None:
+            fed.set()
+            await asyncio.Event().wait()
+
+    cluster = Cluster(f"http://127.0.0.1:{free_port()}", "token")
+    keeper = _keeper(state, storage, cluster, class_=Slow)
+    leading = asyncio.create_task(
+        a_leader(state, storage, a_planner(state, storage, catalog), keeper).lead()
+    )
+    # The round after its planning never ends.
+    batch_id = await yard.submit(lines(3))
+
+    await eventually(lambda: _is_ready(state, batch_id))
+    await asyncio.wait_for(fed.wait(), 60)
+    await end(leading, patience_seconds=5)
+    await cluster.close()
+
+
 async def test_a_paused_batch_takes_no_room_from_others(state: State, feeder: LaneKeeper) -> None:
     paused = await in_progress(state, slices=100)
     await feeder.feed(LANE)
@@ -476,9 +533,14 @@ async def test_a_batch_that_lost_a_part_stops_no_other_and_waits_to_run_again(
 
 
 def _keeper(
-    state: State, storage: Storage, cluster: Cluster, *, entrypoint: str = "false {lane} {job}"
+    state: State,
+    storage: Storage,
+    cluster: Cluster,
+    *,
+    entrypoint: str = "false {lane} {job}",
+    class_: type[LaneKeeper] = LaneKeeper,
 ) -> LaneKeeper:
-    return LaneKeeper(
+    return class_(
         state,
         storage,
         cluster,

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from dispatcher.lanes import LaneKeeper
 from dispatcher.packing import Packer
+from dispatcher.planning import Started
 from dispatcher.remaker import Remaker
 from dispatcher.rounds import Rounds
 from shared.bus.messages import RejectedError
@@ -288,6 +289,12 @@ async def test_what_such_a_tenant_has_ready_waits_until_it_may_have_more(
     ready = await state.lanes.candidates("m@gpu", slices_per_batch=9)
     await state.tenants.put("acme", TenantSettings(engine_deaths_per_day=3))
     await eventually(lambda: is_fed(3))
+
+    small = await yard.plan(lines(1))
+    await state.tenants.put("acme", TenantSettings(engine_deaths_per_day=2))
+    await eventually(lambda: is_fed(1))
+    await keeper.feed_small(Started(small, "acme", ("m@gpu",), 1, 1))
+    assert await state.lanes.ready_count("m@gpu") == 1
 
     assert before == 3
     assert {one.batch_id for one in ready if one.is_ready} == {others}

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,7 +19,7 @@ from shared.ordering.work import Work
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
-from tests.batches import JOB, feed, in_progress
+from tests.batches import JOB, ROWS_A_SLICE, feed, in_progress
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, lines
 from tests.integration.worker.conftest import worker_settings
@@ -26,6 +27,10 @@ from tests.proxy import proxied
 from tests.servers import S3
 from worker.engine_errors import Engine, Results
 from worker.lane_load import LaneLoad
+
+if TYPE_CHECKING:
+    from worker.lane_engines import LaneEngines
+    from worker.lane_work import LaneWork
 
 # Ray warns about itself when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -90,15 +95,45 @@ class RunningLaneJob:
         return await self.yard.state.claims.inflight(batch_id)
 
 
-def load_of(rows: int, *, direct_rows: int) -> LaneLoad:
+def load_of(rows: int, *, direct_rows: int, small_rows: int = 0) -> LaneLoad:
     """That of an engine which computes so many rows at once."""
     return LaneLoad(
         rows_at_once=rows,
         rows_ahead=2 * rows,
-        small_rows=0,
+        small_rows=small_rows,
         turn_rows=0,
         direct_rows=direct_rows,
         wave_seconds=1,
+    )
+
+
+def lane_work(
+    stores: Stores,
+    engines_class: "type[LaneEngines]",
+    load: LaneLoad,
+    *,
+    claim_seconds: float = 3600,
+    small_batch_rows: int = 0,
+    on_end: Callable[[], None] = lambda: None,
+) -> "LaneWork":
+    """That of a lane job, without the job."""
+    from worker.lane_work import LaneWork
+
+    (stores.folder / "catalog.yaml").write_text(CATALOG)
+    catalog, lane = load_catalog(stores.folder / "catalog.yaml"), Lane("m", "gpu")
+    settings = worker_settings(
+        stores.redis_url, stores.s3, stores.folder, claim_seconds=claim_seconds
+    )
+    return LaneWork(
+        stores.state,
+        stores.storage,
+        settings,
+        engines_class(catalog, lane, stores.state, settings, patience_seconds=None),
+        load,
+        lane=lane,
+        job=JOB,
+        small_batch_rows=small_batch_rows,
+        on_end=on_end,
     )
 
 
@@ -225,6 +260,60 @@ async def test_a_small_batch_starts_although_large_ones_have_all_the_room(
     assert await job.claimed(job.batch_id) == _CLAIMED
 
 
+async def test_a_small_batch_starts_while_a_round_takes_its_time(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from worker.lane_work import LaneWork
+
+    rounds, is_slow = 0, False
+
+    class Slow(LaneWork):
+        async def start(self, engine: Lane, rate: float) -> int:
+            nonlocal rounds
+            rounds += 1
+            if is_slow:
+                await asyncio.Event().wait()
+            return await super().start(engine, rate)
+
+    monkeypatch.setattr("worker.job.LaneWork", Slow)
+    async with running_lane_job(stores, _SilentEngine(), slices=_CLAIMED + 1) as job:
+        await eventually(lambda: rounds > 1)
+        is_slow, before = True, rounds
+        await eventually(lambda: rounds > before)
+        small, other = await job.yard.plan(lines(3)), await job.yard.plan(lines(_LARGE))
+        await feed(job.yard.state, other, slices=1)
+        await feed(job.yard.state, small, slices=1)
+
+        async def has_started() -> bool:
+            return await job.claimed(small) == 1
+
+        await eventually(has_started)
+        assert await job.claimed(other) == 0
+
+
+async def test_two_that_claim_for_small_batches_take_their_room_once(stores: Stores) -> None:
+    from worker.lane_engines import LaneEngines
+
+    class Engines(LaneEngines):
+        def client(self, _: Lane) -> Engine:
+            return _SilentEngine()
+
+    lane, batches = Lane("m", "gpu"), 4
+    for _ in range(batches):
+        await feed(stores.state, await in_progress(stores.state, slices=1), slices=1)
+    await stores.state.lanes.open_job(LANE, "", JOB)
+    load = load_of(1, direct_rows=0, small_rows=ROWS_A_SLICE)
+    work = lane_work(stores, Engines, load, small_batch_rows=ROWS_A_SLICE)
+    # Suspects run alone.
+    work.suspects = 1
+    assert await work.start_small(lane) == 0
+    work.suspects = 0
+
+    started = await asyncio.gather(*(work.start_small(lane) for _ in range(batches)))
+
+    assert sum(started) == len(load.claims) == 1
+
+
 async def test_a_large_batch_starts_beside_the_waves_of_another_and_does_not_take_all(
     job: RunningLaneJob,
 ) -> None:
@@ -280,7 +369,6 @@ async def test_a_batch_has_results_from_its_beginning_on_while_a_wave_starts(
 ) -> None:
     """Its output file can be begun; half of the wave is left for when it has started."""
     from worker.lane_engines import LaneEngines
-    from worker.lane_work import LaneWork
 
     ran: list[int] = []
 
@@ -310,20 +398,9 @@ async def test_a_batch_has_results_from_its_beginning_on_while_a_wave_starts(
     batch_id = await yard.plan(lines(slices * _ROWS_A_SLICE))
     await feed(stores.state, batch_id, slices=slices)
     await stores.state.lanes.open_job(LANE, "", JOB)
-    settings = worker_settings(stores.redis_url, stores.s3, stores.folder, claim_seconds=3600)
     ended = asyncio.Event()
-    work = LaneWork(
-        stores.state,
-        stores.storage,
-        settings,
-        Engines(catalog, lane, stores.state, settings, patience_seconds=None),
-        # Four slices run directly, and six of the others are a wave.
-        load_of(10, direct_rows=20),
-        lane=lane,
-        job=JOB,
-        small_batch_rows=0,
-        on_end=ended.set,
-    )
+    # Four slices run directly, and six of the others are a wave.
+    work = lane_work(stores, Engines, load_of(10, direct_rows=20), on_end=ended.set)
     while len(ran) < slices:
         ended.clear()
         # What it has put back is claimed by the next call.
@@ -341,7 +418,6 @@ async def test_slices_of_a_wave_that_breaks_while_redis_is_away_run_again(
     stores: Stores, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from worker.lane_engines import LaneEngines
-    from worker.lane_work import LaneWork
 
     monkeypatch.setattr("worker.lane_work._PAUSE_SECONDS", 0.0)
     async with proxied(stores.redis_url) as proxy:
@@ -355,24 +431,12 @@ async def test_slices_of_a_wave_that_breaks_while_redis_is_away_run_again(
         batch_id = await in_progress(stores.state, slices=4)
         await feed(stores.state, batch_id, slices=4)
         await stores.state.lanes.open_job(LANE, "", JOB)
-        state = State(proxy.url, namespace=namespace)
-        (stores.folder / "catalog.yaml").write_text(CATALOG)
-        catalog, lane = load_catalog(stores.folder / "catalog.yaml"), Lane("m", "gpu")
-        settings = worker_settings(stores.redis_url, stores.s3, stores.folder, claim_seconds=1)
+        through = replace(stores, state=State(proxy.url, namespace=namespace))
         ended = asyncio.Event()
-        work = LaneWork(
-            state,
-            stores.storage,
-            settings,
-            Engines(catalog, lane, state, settings, patience_seconds=None),
-            # No room for one that runs directly.
-            load_of(1, direct_rows=0),
-            lane=lane,
-            job=JOB,
-            small_batch_rows=0,
-            on_end=ended.set,
-        )
-        assert await work.start(lane, rate=100.0) == 4
+        # No room for one that runs directly.
+        load = load_of(1, direct_rows=0)
+        work = lane_work(through, Engines, load, claim_seconds=1, on_end=ended.set)
+        assert await work.start(Lane("m", "gpu"), rate=100.0) == 4
         await ended.wait()
         proxy.is_down = False
 
@@ -383,7 +447,7 @@ async def test_slices_of_a_wave_that_breaks_while_redis_is_away_run_again(
             return await stores.state.claims.inflight(batch_id) == 0
 
         await eventually(are_back)
-        await state.close()
+        await through.state.close()
 
 
 async def _until_completed(state: State, batch_id: str, *, rows: int) -> None:
