@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.noted_steps import FOLDER_VARIABLE
-from worker.live_scheduler import AsyncLiveScheduler, LiveScheduler
+from worker.step_scheduler import AsyncStepScheduler, StepScheduler
 
 
 class _Noted:
@@ -26,9 +26,9 @@ class _Noted:
         return step
 
 
-class NotedScheduler(_Noted, LiveScheduler):
+class NotedScheduler(_Noted, StepScheduler):
     """For engines that wait for each step."""
 
 
-class NotedAsyncScheduler(_Noted, AsyncLiveScheduler):
+class NotedAsyncScheduler(_Noted, AsyncStepScheduler):
     """For engines that make up a step while the one before it runs."""

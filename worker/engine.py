@@ -29,6 +29,7 @@ from worker.adapter_shelf import AdapterShelf, unknown
 from worker.answers import Answers
 from worker.catalog_adapters import answers_of_unloaded, load_each_alone
 from worker.core_life import CoreLife, while_core_lives
+from worker.core_sequences import gather_sequences
 from worker.drain import Drain, before_stop
 from worker.engine_bounds import refuse_killers
 from worker.engine_config import llm_config
@@ -79,6 +80,7 @@ from worker.progress import Progress
 from worker.row_groups import GROUP_SECONDS, VECTORS_GROUP_SECONDS, in_groups
 from worker.row_requests import Request, RowAnswer, answer_of, request_of
 from worker.row_rules import refused, rules_from
+from worker.step_limit import Group
 from worker.tokenizer_copies import share_vocabularies
 
 with collector_paused():
@@ -216,13 +218,14 @@ class BatchServer(LLMServer):
         self._shelf = _shelf(self._model, self._client, app)
         self._unloaded = answers_of_unloaded(app)
         config = self._client.vllm_config
-        gives_vectors = config.model_config.runner_type == "pooling"
-        self._tries_grammars = not gives_vectors and needs_trials(config)
-        self._group_seconds = VECTORS_GROUP_SECONDS if gives_vectors else GROUP_SECONDS
+        self._gives_vectors = config.model_config.runner_type == "pooling"
+        self._tries_grammars = not self._gives_vectors and needs_trials(config)
+        self._group_seconds = VECTORS_GROUP_SECONDS if self._gives_vectors else GROUP_SECONDS
         return app
 
     async def _stand_before_core(self) -> None:
         """From here on, what goes to the core and comes from it passes the queue and the seats."""
+        gather_sequences(self._client)
         attend(self._client.engine_core, self._entrance, self._progress, self._meter)
         refuse_killers(self._client)
         self.clock.end("server")
@@ -329,7 +332,8 @@ class BatchServer(LLMServer):
             # These lines never reached the engine, so they cannot have killed it.
             raise EngineUnavailableError("the engine is about to stop or restart")
         is_small = any(map(self._entrance.is_small, order))
-        with self._few.hurry() if is_small else nullcontext():
+        hurry = self._few.hurry(stops=self._gives_vectors) if is_small else nullcontext()
+        with hurry:
             async with aclosing(self._run_rows(lines, order, wanted)) as groups:
                 async for results in groups:
                     yield results
@@ -456,36 +460,41 @@ class BatchServer(LLMServer):
         order: Sequence[Work],
         wanted: Collection[str],
     ) -> list[_Run]:
-        """Begin rows, a few at a time; those that are not wanted have ended."""
+        """Begin rows; those that are not wanted have ended.
+
+        Those of small batches begin together, and all others a few at a time.
+        """
         runs: list[_Run] = []
+        group = self._entrance.group_of(work for work in order if work.batch_id in wanted)
+        are_small = [self._entrance.is_small(work) for work in order]
+        # Others that come with rows of small batches would keep these waiting.
+        has_small = any(are_small)
         try:
-            for row, line, work in zip(rows, lines, order, strict=True):
+            for row, line, work, is_small in zip(rows, lines, order, are_small, strict=True):
                 is_wanted = work.batch_id in wanted
-                runs.append(self._answer(row, line, work) if is_wanted else _no_result())
-                if len(runs) % self._few.count == 0:
-                    await asyncio.sleep(0)
+                running = partial(self._run, row, line, work, group if is_small else None)
+                runs.append(self._answers.ask(row, running) if is_wanted else _no_result())
+                if len(runs) % self._few.count == 0 and not is_small:
+                    await (asyncio.sleep(0) if has_small else self._few.turn())
         except asyncio.CancelledError:
             for run in runs:
                 run.cancel()
             raise
         return runs
 
-    def _answer(self, row: _Row, line: bytes, work: Work) -> _Run:
-        return self._answers.ask(row, partial(self._run, row, line, work))
-
     async def _run(
-        self, row: _Row, line: bytes, work: Work
+        self, row: _Row, line: bytes, work: Work, group: Group | None
     ) -> Result | FrontGoneError | GivenBackError | None:
         try:
-            return await self._run_line(row, line, work)
+            return await self._run_line(row, line, work, group)
         except (FrontGoneError, GivenBackError) as error:
             return error
         except WithdrawnError:
             return None
 
-    async def _run_line(self, row: _Row, line: bytes, work: Work) -> Result:
+    async def _run_line(self, row: _Row, line: bytes, work: Work, group: Group | None) -> Result:
         if self._fronts is not None and not self._reads(line):
-            return await self._enter_and_answer(row, self._in_front(line, work), work)
+            return await self._enter_and_answer(row, self._in_front(line, work), work, group)
         request = request_of(line, self._rules)
         if not isinstance(request, Request):
             return request
@@ -500,12 +509,16 @@ class BatchServer(LLMServer):
                 if self._fronts is None
                 else self._in_front(line, work)
             )
-            return await self._enter_and_answer(row, answering, work)
+            return await self._enter_and_answer(row, answering, work, group)
 
     async def _enter_and_answer(
-        self, row: _Row, answering: Callable[[], Awaitable[RowAnswer]], work: Work
+        self,
+        row: _Row,
+        answering: Callable[[], Awaitable[RowAnswer]],
+        work: Work,
+        group: Group | None,
     ) -> Result:
-        async with self._entrance.entered(work) as guest:
+        async with self._entrance.entered(work, group) as guest:
             self._guests[row] = guest
             began_at = time.monotonic()
             try:

@@ -4,8 +4,8 @@ Imports ray and nothing heavier: no vLLM, no torch.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ from ray.serve.exceptions import RayServeException
 from shared.cache_salt import CacheSalts
 from shared.doors import Door
 from shared.engines import ReplicaNumbers
+from shared.errors import BatchyardError
 from shared.ordering.work import Work
 from worker.avoided_replicas import avoid
 from worker.engine_errors import (
@@ -59,7 +60,8 @@ class EngineClient:
         self._salts = salts
         self._patience_seconds = patience_seconds
         self._handle: Any = None
-        self._telling: set[asyncio.Future[None]] = set()
+        #: What goes on while callers do something else.
+        self._running: set[asyncio.Future[None]] = set()
         #: All calls of this client share one question to Serve's controller at a time.
         self._asking = asyncio.Lock()
         self._failure: str | None = None
@@ -198,13 +200,18 @@ class EngineClient:
     async def _call(
         self, lines: Sequence[bytes], order: Sequence[Work]
     ) -> AsyncGenerator[Results, None]:
-        response = None
+        response, left = None, len(lines)
         with _in_our_words():
             try:
                 response = self._connect().run_lines.remote(list(lines), self._salted(order))
                 self._tell_ends(order)
                 async for results in response:
                     yield results
+                    left -= len(results)
+                    if not left:
+                        # That the call is over comes with one more message.
+                        self._go_on_soon(_drained(response))
+                        return
             except (asyncio.CancelledError, GeneratorExit):
                 if response is not None:
                     response.cancel()
@@ -214,15 +221,25 @@ class EngineClient:
         """Tell the other replicas, too, that no more rows of a batch come after these."""
         for work in order:
             if work.ends_batch and work.batch_rows > len(order):
-                telling = asyncio.ensure_future(self._tell_all("complete", work.batch_id))
-                self._telling.add(telling)
-                telling.add_done_callback(self._telling.discard)
+                self._go_on_soon(self._tell_all("complete", work.batch_id))
+
+    def _go_on_soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     def _salted(self, order: Sequence[Work]) -> list[Work]:
         if self._salts is None:
             return list(order)
         salts = {tenant: self._salts.of(tenant) for tenant in {work.tenant for work in order}}
         return [work._replace(cache_salt=salts[work.tenant]) for work in order]
+
+
+async def _drained(response: Any) -> None:
+    """The end of a call all of whose results have come; however it ends, nobody is told."""
+    with suppress(RayError, RayServeException, BatchyardError):
+        async for _ in response:
+            pass
 
 
 async def _first(results: AsyncGenerator[Results, None]) -> Results:

@@ -111,7 +111,7 @@ def engine_in_core(config: Any) -> tuple[Any, Any, Any]:
 
 def limit_steps(config: Any) -> None:
     """Let vLLM's scheduler limit what batches add to a step, unless the operator has chosen one."""
-    from worker.live_scheduler import scheduler_name
+    from worker.step_scheduler import scheduler_name
 
     if config.scheduler_cls is None:
         config.scheduler_cls = scheduler_name(is_async=bool(config.async_scheduling))

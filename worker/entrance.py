@@ -45,6 +45,8 @@ class Guest:
 
     row: QueuedRow
     task: "asyncio.Task[object] | None"
+    #: What it begins with.
+    group: Group | None = None
     #: Why it leaves, if it was withdrawn.
     withdrawn: WithdrawnError | None = None
     sequences: set[str] = field(default_factory=set)
@@ -153,17 +155,28 @@ class Entrance:
         """Whether a row is of a small batch, which goes before others."""
         return self._queue.is_small(work)
 
+    def group_of(self, works: Iterable[Work]) -> Group | None:
+        """What rows of small batches that come together begin as; None where each goes by itself.
+
+        Where a row takes one step, those that miss it would wait for one of others. While more than
+        one call has such rows, they make up steps of their own, and would only wait.
+        """
+        if self._few is None or self._few.hurries > 1:
+            return None
+        rows = sum(map(self.is_small, works))
+        return Group(next(self._groups), rows) if rows > 1 else None
+
     @asynccontextmanager
-    async def entered(self, work: Work) -> AsyncIterator[Guest]:
+    async def entered(self, work: Work, group: Group | None = None) -> AsyncIterator[Guest]:
         """Wait until the row may be prepared; it is inside while the context is open.
 
-        Raises WithdrawnError.
+        The row begins with the others of its `group`. Raises WithdrawnError.
         """
         if self._is_closed:
             raise WithdrawnError("The replica takes no more rows.")
         row = self._queue.add(work)
         turn = self._turns[row] = asyncio.get_running_loop().create_future()
-        guest = Guest(row, asyncio.current_task())
+        guest = Guest(row, asyncio.current_task(), group)
         if self._goes_at_once(row):
             self._let_in()
         else:
@@ -236,7 +249,7 @@ class Entrance:
         else:
             self._admit_soon()
         try:
-            group = await place
+            group = await place or guest.group
         finally:
             self._places.pop(id_, None)
         self._queue.seat(row)

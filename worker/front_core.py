@@ -75,7 +75,8 @@ class RemoteCore:
         assert number is not None  # noqa: S101  # a front runs nothing else
         encoded: Any = self._encoder.encode(request)
         frames = [bytes(frame) for frame in encoded]
-        self._send(Add(number, request.request_id, frames))
+        prompt_tokens = len(request.prompt_token_ids or ())
+        self._send(Add(number, request.request_id, frames, prompt_tokens, request.trace_headers))
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         if request_ids:

@@ -69,6 +69,9 @@ class Add(_Message):
     number: int
     id: str
     frames: list[bytes]
+    #: How long the prompt is, and what the front's own caller has sent with it.
+    prompt_tokens: int
+    trace_headers: dict[str, str] | None
 
 
 class Abort(_Message):

@@ -22,6 +22,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it has no types
 import structlog
 
 from shared.errors import SetupError, TransientError
+from worker.core_sequences import EncodedSequence, can_gather
 from worker.engine_results import SERVER_ERROR, failure
 from worker.few_at_a_time import Few, FewAtATime
 from worker.fork_server import ForkServer, Kind
@@ -113,6 +114,8 @@ class Fronts:
         self._owners: dict[str, tuple[_Front, int]] = {}
         self._encoder: Any = None
         self._decoder: Any = None
+        #: Whether sequences that fronts have encoded are passed on so.
+        self._stay_encoded = False
         #: Of all fronts, with the front that each is from.
         self._messages = self._few_at_a_time(None)
         self._linger = 0.0
@@ -162,6 +165,7 @@ class Fronts:
 
         self._core = client.engine_core
         self._encoder, self._decoder = PassingEncoder(), MsgpackDecoder(EngineCoreRequest)
+        self._stay_encoded = can_gather(client.vllm_config)
         if client.vllm_config.model_config.runner_type == "pooling":
             self._messages, self._linger = self._few_at_a_time(self._few), _LINGER_SECONDS
             pass_vectors(self._core, self._owners.__contains__)
@@ -319,13 +323,24 @@ class Fronts:
     async def _enter(self, row: _GivenRow, message: Add) -> None:
         """Give the core a sequence, once it has a seat."""
         try:
-            await self._core.add_request_async(self._decoder.decode(message.frames))
+            await self._core.add_request_async(self._sequence(message))
         except Exception as error:  # noqa: BLE001  # the failure of a row is its result
             log.error("front.not_added", reason=type(error).__name__)  # noqa: TRY400
             if not row.answer.done():
                 row.answer.set_result(_failed())
         finally:
             row.adding.pop(message.id, None)
+
+    def _sequence(self, message: Add) -> Any:
+        """What the core's client takes: as it came, if what it takes next does."""
+        if self._stay_encoded and len(message.frames) == 1:
+            return EncodedSequence(
+                message.id,
+                message.frames[0],
+                prompt_tokens=message.prompt_tokens,
+                trace_headers=message.trace_headers,
+            )
+        return self._decoder.decode(message.frames)
 
     async def _abort(self, front: _Front, ids: list[str]) -> None:
         """End sequences, of which the front knows that their answers are complete."""

@@ -32,8 +32,9 @@ FREE = 0
 _VECTOR_SECONDS, _LEAST_VECTOR_TOKENS = 0.05, 256
 #: How fast a model is: by the last steps, where one before counts for this part.
 _STEP_WEIGHT = 0.8
-#: For so many steps at most: a row that is cancelled on its way never comes.
-_MOST_STEPS = 3
+#: For so many steps at most: a row that is cancelled on its way never comes. What of it comes later
+#: waits no more; so many groups are remembered for that.
+_MOST_STEPS, _PAST_GROUPS = 3, 64
 #: Prompts of others wait for small batches so many steps, and then all have theirs: the seats of
 #: those that have ended meanwhile are empty, and the next prompts are in one step. A row of vectors
 #: takes one step, which is short if only rows of small batches are in it.
@@ -61,6 +62,14 @@ def headers(tokens: int | None, *, is_live: bool, group: Group | None = None) ->
     return told
 
 
+def group_in(told: Mapping[str, str] | None) -> Group | None:
+    """The group that a sequence with these headers is of, if any."""
+    if told is None or _GROUP not in told:
+        return None
+    number, rows = told[_GROUP].split("/")
+    return Group(int(number), int(rows))
+
+
 class StepLimit:
     """Belongs to the thread of one scheduler."""
 
@@ -83,8 +92,8 @@ class StepLimit:
         #: Groups of which not all have come, by number; their sequences wait for the others.
         self._groups: dict[int, _Coming] = {}
         self._held: set[str] = set()
-        #: The last group that waits no more: what is still to come of it has missed its step.
-        self._last_group = -1
+        #: The last groups that wait no more: what is still to come of them has missed its step.
+        self._past_groups = deque[int](maxlen=_PAST_GROUPS)
         #: The sequences of small batches that are here, and for how many steps others have waited.
         self._small: set[str] = set()
         self._small_steps = 0
@@ -105,8 +114,8 @@ class StepLimit:
             self._tokens = int(told[_TOKENS])
         if _LIVE in told:
             self._live.add(id_)
-        if _GROUP in told:
-            self._hold(id_, Group(*map(int, told[_GROUP].split("/"))))
+        if (group := group_in(told)) is not None:
+            self._hold(id_, group)
         return {name: told[name] for name in told if name not in (_TOKENS, _LIVE, _GROUP)} or None
 
     def leave(self, id_: str) -> None:
@@ -174,7 +183,7 @@ class StepLimit:
             self._pace.end()
 
     def _hold(self, id_: str, group: Group) -> None:
-        if group.rows == 1 or group.number <= self._last_group:
+        if group.rows == 1 or group.number in self._past_groups:
             return
         coming = self._groups.setdefault(group.number, _Coming(group.rows))
         coming.ids.append(id_)
@@ -184,7 +193,7 @@ class StepLimit:
 
     def _let_go(self, number: int) -> None:
         self._held.difference_update(self._groups.pop(number).ids)
-        self._last_group = max(self._last_group, number)
+        self._past_groups.append(number)
 
 
 class _Pace:

@@ -16,6 +16,8 @@ _GRANTED = {
     ("gateway/live_messages.py", "_answer"): "a bug in one call must not stop the others",
     ("gateway/tokens.py", "load_counter"): "tokenizers raises nothing narrower; it is estimated",
     ("shared/state/trips.py", "_make"): "whoever awaits a command gets its error",
+    ("worker/core_sequences.py", "add_sequences"): "the others have done nothing",
+    ("worker/core_sequences.py", "_send_these"): "nobody else waits for them",
     ("worker/engine.py", "_heal_until_hopeless"): "whatever it is, a new replica may help",
     ("worker/engine_start.py", "register_model_classes"): "vLLM finds the words for such a model",
     ("worker/fork_server.py", "_load_tokenizer"): "whoever needs it finds the words for it",

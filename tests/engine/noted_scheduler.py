@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.engine.noted_steps import STEPS_VARIABLE, Step
-from worker.live_scheduler import LiveScheduler
+from worker.step_scheduler import StepScheduler
 
 
-class NotedScheduler(LiveScheduler):
+class NotedScheduler(StepScheduler):
     """An operator's `scheduler_cls`, as vLLM loads it in its core process."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

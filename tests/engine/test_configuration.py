@@ -203,12 +203,33 @@ def test_steps_are_limited_unless_the_operator_has_chosen_a_scheduler(tmp_path: 
     scheduler = config.scheduler_config
 
     adapt(config, fronts=1)
-    expected = "AsyncLiveScheduler" if scheduler.async_scheduling else "LiveScheduler"
-    assert scheduler.scheduler_cls == f"worker.live_scheduler.{expected}"
+    expected = "AsyncStepScheduler" if scheduler.async_scheduling else "StepScheduler"
+    assert scheduler.scheduler_cls == f"worker.step_scheduler.{expected}"
 
     scheduler.scheduler_cls = NOTED_SCHEDULER
     adapt(config, fronts=1)
     assert scheduler.scheduler_cls == NOTED_SCHEDULER
+
+
+def test_sequences_of_vectors_go_together_into_a_core_with_our_scheduler(tmp_path: Path) -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    from worker.core_sequences import can_gather
+    from worker.engine_start import adapt
+
+    make_tiny_classifier(tmp_path / "judge")
+    make_tiny_chat_model(tmp_path / "chat")
+    judge = AsyncEngineArgs(model=str(tmp_path / "judge"), runner="pooling").create_engine_config()
+    chat = AsyncEngineArgs(model=str(tmp_path / "chat"), max_model_len=64).create_engine_config()
+
+    assert not can_gather(judge)
+    for config in (judge, chat):
+        adapt(config, fronts=1)
+    assert can_gather(judge)
+    assert not can_gather(chat)
+
+    judge.parallel_config.data_parallel_size = 2
+    assert not can_gather(judge)
 
 
 def test_a_model_that_is_not_there_is_left_to_vllm(tmp_path: Path) -> None:

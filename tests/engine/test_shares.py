@@ -1,5 +1,6 @@
 """How rows fall to the replicas of one engine: four that answer at once, with our routing."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -122,6 +123,30 @@ async def test_a_replica_that_is_new_is_not_asked_how_busy_it_is(
     # From its first call on it has every second one.
     assert shares[0] == 3
     assert not asked
+
+
+async def test_who_has_all_results_does_not_wait_for_the_end_of_the_call(engine: str) -> None:
+    from benchmarks.stub_engine import StubReplica, deploy_replicas
+    from worker.engine_client import EngineClient
+    from worker.engine_errors import Results
+
+    del engine  # It has the cluster.
+
+    class Lasting(StubReplica):
+        """Its calls last longer than their results."""
+
+        async def run_lines(
+            self, lines: Sequence[bytes], order: Sequence[Work]
+        ) -> AsyncGenerator[Results, None]:
+            async with aclosing(super().run_lines(lines, order)) as groups:
+                async for group in groups:
+                    yield group
+            await asyncio.sleep(3600)
+
+    deploy_replicas("lasting", Lasting, 1)
+    client = EngineClient("lasting")
+    async with asyncio.timeout(300):
+        assert [await call(client, number=number, rows=3) for number in range(3)] == [3, 3, 3]
 
 
 async def test_a_replica_that_gives_rows_back_gets_none_for_a_while_unless_it_is_alone(

@@ -124,7 +124,7 @@ def settings() -> Iterator[None]:
 @pytest.fixture(scope="module", params=[False, True], ids=["waiting", "async"])
 def engine(model: Path, settings: None, request: pytest.FixtureRequest) -> Engine:
     """With each of the two schedulers. On a processor vLLM itself plans no step ahead."""
-    from worker.live_scheduler import scheduler_name
+    from worker.step_scheduler import scheduler_name
 
     return Engine(model, scheduler_name(is_async=request.param), is_async=request.param)
 
@@ -222,7 +222,7 @@ def _be_quiet(engine: Engine) -> None:
 def test_a_step_of_vectors_has_what_takes_a_short_while_and_small_batches_go_first(
     model: Path, settings: None
 ) -> None:
-    from worker.live_scheduler import scheduler_name
+    from worker.step_scheduler import scheduler_name
 
     engine = Engine(model, scheduler_name(is_async=False), is_pooling=True)
     clock = Time()
@@ -274,7 +274,7 @@ def test_others_wait_some_steps_while_a_small_batch_is_answered(engine: Engine) 
 
 
 def test_threads_of_the_core_wait_for_no_whole_step(model: Path, settings: None) -> None:
-    from worker.live_scheduler import scheduler_name
+    from worker.step_scheduler import scheduler_name
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.005)

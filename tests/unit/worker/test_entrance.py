@@ -10,8 +10,9 @@ from shared.rows_in_engine import RowsInEngine
 from shared.slices import SliceUsage
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, GivenBackError, WithdrawnError
-from worker.few_at_a_time import FEW
+from worker.few_at_a_time import FEW, Few
 from worker.live_control import MOST_PROMPT_TOKENS, Goals, Yielding
+from worker.step_limit import headers
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
 SEATS = 2
@@ -86,6 +87,36 @@ async def test_a_row_of_vectors_of_a_small_batch_waits_for_no_others_of_its_mome
     async with asyncio.timeout(60):
         await asyncio.gather(*rows)
     assert len(core.ids) == len(rows)
+
+
+async def test_rows_of_vectors_of_a_small_batch_that_come_together_are_a_group() -> None:
+    capacity = Capacity(seats=64, spare_seats=4, spare_kv=0, is_one_step=True, step_tokens=8192)
+    few = Few()
+    entrance = Entrance(capacity, lambda: 0.0, few=few)
+    small, giant = (WORK._replace(batch_rows=rows) for rows in (2, 1000))
+    works = [small, giant, small]
+
+    group = entrance.group_of(works)
+    assert group is not None
+    assert group.rows == 2
+    async with entrance.entered(small, group):
+        seat = await entrance.seat("small", prompt_tokens=3, max_tokens=0)
+    async with entrance.entered(giant):
+        other = await entrance.seat("giant", prompt_tokens=3, max_tokens=0)
+
+    assert seat is not None
+    assert seat.told == headers(None, is_live=False, group=group)
+    assert other is not None
+    assert other.told == {}
+    assert entrance.group_of([small, giant]) is None
+    with few.hurry():
+        assert entrance.group_of(works) not in (None, group)
+        with few.hurry():
+            assert entrance.group_of(works) is None
+
+
+def test_rows_of_texts_begin_by_themselves() -> None:
+    assert an_entrance().group_of([WORK._replace(batch_rows=0)] * 3) is None
 
 
 async def test_a_step_beside_live_calls_has_no_more_prompts_than_the_seats_need() -> None:

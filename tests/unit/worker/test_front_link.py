@@ -13,12 +13,13 @@ from worker.row_requests import RowAnswer
 
 _NUMBERS = st.integers(0, 2**63 - 1)
 _USAGES = st.builds(SliceUsage, *[_NUMBERS] * len(SliceUsage._fields))
+_HEADERS = st.none() | st.dictionaries(st.text(), st.text(), max_size=3)
 _ANSWERS = st.builds(RowAnswer, st.just(200), st.binary(), st.none() | _USAGES)
 _MESSAGES: Any = st.one_of(
     st.builds(Row, _NUMBERS, st.binary(), st.booleans()),
     st.builds(Cancel, _NUMBERS),
     st.builds(Outputs, st.lists(st.binary())),
-    st.builds(Add, _NUMBERS, st.text(), st.lists(st.binary())),
+    st.builds(Add, _NUMBERS, st.text(), st.lists(st.binary()), _NUMBERS, _HEADERS),
     st.builds(Abort, st.lists(st.text())),
     st.builds(Answer, _NUMBERS, _ANSWERS),
     st.builds(Ping),

@@ -224,6 +224,18 @@ def test_a_group_waits_a_few_steps_for_a_row_that_does_not_come() -> None:
     assert taken(limit, "b") == [10]
 
 
+def test_a_group_waits_for_its_own_while_a_later_one_begins() -> None:
+    limit = StepLimit()
+    limit.add("a", of_group(7, 2))
+    limit.add("x", of_group(8, 2))
+    limit.add("y", of_group(8, 2))
+    assert taken(limit, "a", "x", "y") == [0, 10, 10]
+
+    limit.add("b", of_group(7, 2))
+
+    assert taken(limit, "a", "b") == [10, 10]
+
+
 def test_prompts_wait_some_steps_while_a_small_batch_has_its_answers_written() -> None:
     limit = StepLimit()
     limit.add("small", None, is_small=True)

@@ -11,6 +11,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from shared.interpreter import let_threads_take_turns
+from worker.core_sequences import take_sequences
 from worker.ranks import is_small
 from worker.step_limit import StepLimit
 
@@ -28,6 +29,7 @@ class _Limited(_Base):
         # Threads of the core send what each step has made, and take what comes, while its main
         # thread makes up and launches the next one.
         let_threads_take_turns()
+        take_sequences()
         self._limit = StepLimit(is_one_step=self.vllm_config.model_config.runner_type == "pooling")
 
     def add_request(self, request: Any) -> None:
@@ -69,15 +71,20 @@ class _Limited(_Base):
         return self.scheduler_config.enable_chunked_prefill and not is_aligned
 
 
-class LiveScheduler(_Limited, Scheduler):
+class StepScheduler(_Limited, Scheduler):
     """For engines that wait for each step before they make up the next one."""
 
 
-class AsyncLiveScheduler(_Limited, AsyncScheduler):
+class AsyncStepScheduler(_Limited, AsyncScheduler):
     """For engines that make up a step while the one before it runs."""
 
 
 def scheduler_name(*, is_async: bool) -> str:
     """The class for `scheduler_cls`, as vLLM finds it."""
-    one = AsyncLiveScheduler if is_async else LiveScheduler
+    one = AsyncStepScheduler if is_async else StepScheduler
     return f"{one.__module__}.{one.__qualname__}"
+
+
+def is_ours(name: Any) -> bool:
+    """Whether this `scheduler_cls` is one of these classes, whose core takes many sequences."""
+    return name in {scheduler_name(is_async=is_async) for is_async in (False, True)}
