@@ -26,7 +26,7 @@ from benchmarks.finaliser_memory import (
     own_servers,
     planned,
 )
-from dispatcher.early_files import EarlyFiles
+from dispatcher.early_files import EarlyFiles, EarlyOutputs
 from dispatcher.finaliser import Finaliser
 from shared import ids
 from shared.lifecycle import Status
@@ -41,7 +41,7 @@ _GOAL = 0.5
 
 
 @asynccontextmanager
-async def running(early_files: EarlyFiles, *, is_early: bool) -> AsyncIterator[None]:
+async def running(early_files: EarlyOutputs, *, is_early: bool) -> AsyncIterator[None]:
     """Begin output files during the block, or none."""
     beginning = asyncio.create_task(early_files.run()) if is_early else None
     try:

@@ -13,7 +13,7 @@ from dispatcher import health
 from dispatcher.bills import Bills
 from dispatcher.cluster import Cluster
 from dispatcher.datasets import DatasetInputs
-from dispatcher.early_files import EarlyFiles
+from dispatcher.early_process import EarlyProcess
 from dispatcher.election import Election
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.finaliser import Finaliser
@@ -208,7 +208,7 @@ def _build_leader(
 ) -> Leader:
     state, storage = services.state, services.storage
     hurry = Hurry()
-    early_files = EarlyFiles(state, storage, hurry)
+    early_files = EarlyProcess(hurry)
     finaliser = Finaliser(
         state,
         storage,

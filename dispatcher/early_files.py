@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Protocol
 
 import structlog
 
@@ -48,6 +49,16 @@ _LOOK_SECONDS = 0.5
 _STOP_SECONDS = 5.0
 #: Batches that are asked for in one look; and those whose records are read, once each.
 _ASKED, _MET = 20, 100
+
+
+class EarlyOutputs(Protocol):
+    """Early files, of this process or of another one."""
+
+    async def run(self) -> None:
+        """Have them until cancelled."""
+
+    async def take(self, record: BatchRecord, event: Event) -> EarlyOutput | None:
+        """The output of a batch that ends by this event, if it was begun and comes to its end."""
 
 
 class EarlyFiles:

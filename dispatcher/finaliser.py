@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import structlog
 
-from dispatcher.early_files import EarlyFiles
+from dispatcher.early_files import EarlyFiles, EarlyOutputs
 from dispatcher.open_inputs import OpenInputs
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
@@ -55,7 +55,7 @@ class Finaliser:
         tables: Tables | None = None,
         open_inputs: OpenInputs | None = None,
         cache: RowCache | None = None,
-        early_files: EarlyFiles | None = None,
+        early_files: EarlyOutputs | None = None,
     ) -> None:
         """A part for which S3 fails, while it answers for others, is given up after that time.
 

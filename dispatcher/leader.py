@@ -4,7 +4,7 @@ import asyncio
 
 from dispatcher.bills import Bills
 from dispatcher.duties import repeat
-from dispatcher.early_files import EarlyFiles
+from dispatcher.early_files import EarlyOutputs
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.job_records import JobRecords
 from dispatcher.pipelines import PipelineKeeper
@@ -37,7 +37,7 @@ class Leader:
         engine_watch: EngineWatch | None = None,
         bills: Bills | None = None,
         pipelines: PipelineKeeper | None = None,
-        early_files: EarlyFiles | None = None,
+        early_files: EarlyOutputs | None = None,
     ) -> None:
         """Without `job_records`, Ray keeps them; without `engine_watch`, nobody sees engines.
 

@@ -10,7 +10,7 @@ class Presence:
 
     def __init__(self) -> None:
         self._count = 0
-        self._is_nobody = asyncio.Event()
+        self._is_nobody, self._is_somebody = asyncio.Event(), asyncio.Event()
         self._is_nobody.set()
 
     @contextmanager
@@ -18,12 +18,18 @@ class Presence:
         """Be here for the block."""
         self._count += 1
         self._is_nobody.clear()
+        self._is_somebody.set()
         try:
             yield
         finally:
             self._count -= 1
             if not self._count:
+                self._is_somebody.clear()
                 self._is_nobody.set()
+
+    async def somebody(self) -> None:
+        """Wait until somebody is here."""
+        await self._is_somebody.wait()
 
     async def nobody(self) -> None:
         """Wait until nobody is here."""

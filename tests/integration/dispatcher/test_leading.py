@@ -1,10 +1,12 @@
 """Two whole dispatchers beside each other: `python -m dispatcher`, on real servers."""
 
+import asyncio
 import contextlib
 import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,20 +15,27 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 from redis.asyncio import Redis
 
 from cli.servers import free_port
+from dispatcher.early_files import EarlyFiles
+from dispatcher.early_process import EarlyProcess, Hurried, send
+from dispatcher.early_server import serve
+from dispatcher.hurry import Hurry
 from shared.bus.connection import Bus
 from shared.lifecycle import Event, Status
 from shared.slices import Claim
 from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
+from shared.tasks import end
 from tests.batches import JOB, LANE, claim, in_status
 from tests.conftest import minio_client
 from tests.eventually import eventually, wait_until
 from tests.integration.dispatcher.conftest import BatchYard, good, lines
+from tests.processes import below_this
 from tests.receiver import receiving
 from tests.servers import S3
 from tests.webhooks import an_endpoint, let_claims_run_out
@@ -171,6 +180,96 @@ async def test_one_that_stops_leaves_no_early_file_and_the_next_begins_another_o
     assert _uploads(s3, yard.storage) == set()
 
 
+async def test_an_early_file_is_taken_from_its_process(
+    yard: BatchYard, environment: dict[str, str], s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    early = EarlyProcess(Hurry())
+    batch_id = await yard.plan(lines(12))
+    *claims, last = await yard.claim(batch_id)
+    answers = [good("x" * 4 * 1024 * 1024)] * 3
+    having = asyncio.create_task(early.run())
+    try:
+        for one in claims:
+            await yard.commit(one, answers)
+        await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
+        await yard.commit(last, answers)
+        record = await yard.state.batches.get(batch_id)
+
+        taken = await early.take(record, Event.OUTPUT_COMMITTED)
+        again = await early.take(record, Event.OUTPUT_COMMITTED)
+    finally:
+        await end(having)
+
+    assert taken is not None
+    assert taken.file is not None
+    taken.check.finish(batch_id)
+    stored = await yard.storage.get(taken.file.key, etag=taken.file.etag)
+    assert (len(stored), stored.count(b"\n")) == (taken.file.size, 12)
+    assert again is None
+    assert not _early_processes()
+
+
+async def test_a_process_of_early_files_that_dies_is_followed_by_another_one(
+    yard: BatchYard, environment: dict[str, str], s3: S3, tmp_path: Path
+) -> None:
+    batch_id = await yard.plan(lines(12))
+    *claims, last = await yard.claim(batch_id)
+    answers = [good("x" * 4 * 1024 * 1024)] * 3
+    for one in claims:
+        await yard.commit(one, answers)
+    await yard.state.claims.release(last)
+    with running(environment, tmp_path) as dispatcher:
+        await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
+        [killed] = _early_processes()
+        killed.kill()
+
+        # The upload of the one that was killed is swept after a day.
+        await eventually(lambda: len(_uploads(s3, yard.storage)) == 2)
+        assert killed not in _early_processes()
+        assert dispatcher.said("early_files.died") == 1
+        again = await yard.claim(batch_id)
+        await yard.commit(again[0], answers)
+        await eventually(lambda: _is_completed(yard.state, batch_id))
+        assert len(_uploads(s3, yard.storage)) == 1
+
+
+async def test_the_process_of_early_files_ends_with_a_dispatcher_that_is_killed(
+    yard: BatchYard, environment: dict[str, str], s3: S3, tmp_path: Path
+) -> None:
+    batch_id = await yard.plan(lines(12))
+    for one in (await yard.claim(batch_id))[:3]:
+        await yard.commit(one, [good("x" * 4 * 1024 * 1024)] * 3)
+    with running(environment, tmp_path) as dispatcher:
+        await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
+        [process] = _early_processes()
+        # Who ends a group of processes tells them all.
+        process.terminate()
+        dispatcher.signal(signal.SIGKILL)
+
+        wait_until(lambda: not process.is_running(), 30)
+
+    assert _uploads(s3, yard.storage) == set()
+
+
+async def test_the_process_of_early_files_is_told_of_a_hurry(
+    yard: BatchYard, environment: dict[str, str]
+) -> None:
+    assert environment
+    hurry = Hurry()
+    ours, theirs = socket.socketpair()
+    serving = asyncio.create_task(serve(EarlyFiles(yard.state, yard.storage, hurry), hurry, theirs))
+    _, writer = await asyncio.open_unix_connection(sock=ours)
+    async with asyncio.timeout(30):
+        send(writer, Hurried(is_somebody=True))
+        await hurry.somebody()
+        send(writer, Hurried(is_somebody=False))
+        await hurry.nobody()
+        writer.close()
+        await serving
+
+
 async def test_one_leads_and_the_other_takes_over_when_it_is_killed(
     two: tuple[Dispatcher, Dispatcher], yard: BatchYard
 ) -> None:
@@ -311,6 +410,10 @@ async def eventually_in_progress(yard: BatchYard, batch_id: str) -> None:
 
 async def is_in(state: State, batch_id: str, status: Status) -> bool:
     return (await state.batches.get(batch_id)).status is status
+
+
+def _early_processes() -> list[psutil.Process]:
+    return below_this("dispatcher.early_server")
 
 
 def _uploads(s3: S3, storage: Storage) -> set[str]:
