@@ -109,6 +109,9 @@ _NEEDED_SECONDS = 60.0
 #: Answers are kept for as long as the claims of a dead lane job take to run out, and a new one to
 #: start, several times over.
 _KEPT_SECONDS, _KEPT_BYTES = 600.0, 128 * 1024 * 1024
+#: How long a line may be that is rendered beside the event loop of all rows: a few thousand tokens,
+#: in some milliseconds.
+_QUICK_BYTES = 8 * 1024
 
 
 #: What names a row for as long as its answer is kept: batch, number, and a digest of the line.
@@ -493,7 +496,8 @@ class BatchServer(LLMServer):
             return None
 
     async def _run_line(self, row: _Row, line: bytes, work: Work, group: Group | None) -> Result:
-        if self._fronts is not None and not self._reads(line):
+        stays_here = self._fronts is None or self._is_quick(line, work)
+        if not stays_here and not self._reads(line):
             return await self._enter_and_answer(row, self._in_front(line, work), work, group)
         request = request_of(line, self._rules)
         if not isinstance(request, Request):
@@ -505,9 +509,7 @@ class BatchServer(LLMServer):
             if refusal_of_adapter is not None:
                 return refusal_of_adapter
             answering = (
-                partial(self._answer_here, request)
-                if self._fronts is None
-                else self._in_front(line, work)
+                partial(self._answer_here, request) if stays_here else self._in_front(line, work)
             )
             return await self._enter_and_answer(row, answering, work, group)
 
@@ -533,6 +535,14 @@ class BatchServer(LLMServer):
                 self._entrance.learn(guest, usage)
             seconds = self._gpus * self._entrance.settle(guest)
             return status, body, round(1_000_000 * seconds)
+
+    def _is_quick(self, line: bytes, work: Work) -> bool:
+        """Whether a row is answered here, although there are fronts: those have others' rows.
+
+        So are short rows of a small batch of vectors that is alone. Several would take turns here.
+        """
+        is_alone = self._entrance.is_small(work) and self._few.hurries == 1
+        return self._gives_vectors and is_alone and len(line) <= _QUICK_BYTES
 
     def _in_front(self, line: bytes, work: Work) -> Callable[[], Awaitable[RowAnswer]]:
         assert self._fronts is not None  # noqa: S101  # who asks has looked

@@ -566,6 +566,42 @@ async def test_a_plain_embedding_is_answered_as_vllms_own_way_answers_it(
         assert vector == pytest.approx(own_vector, abs=1e-4), body
 
 
+async def test_a_small_batch_of_vectors_waits_for_no_front(mini: "Future[str]") -> None:
+    from worker.engine_client import EngineClient
+
+    app = await asyncio.wrap_future(mini)
+    client, processes = EngineClient(app), fronts(app)
+    lines = [
+        line("/v1/embeddings", {"model": EMBEDDER, "input": text})
+        for text in ("a train", "a boat", "")
+    ]
+    lines.append(line("/v1/embeddings", {**_ANY, "model": EMBEDDER, "dimensions": -1}))
+    long = line("/v1/embeddings", {"model": EMBEDDER, "input": "word " * 2000})
+    expected = [_embedding(one) for one in await answers(client, lines)]
+
+    assert len(processes) == 2
+    for process in processes:
+        process.suspend()
+    try:
+        async with asyncio.timeout(30):
+            quick = await answers(client, lines, batch_rows=len(lines))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2):
+                await answers(client, [long], batch_rows=1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2):
+                await answers(client, lines)
+    finally:
+        for process in processes:
+            process.resume()
+
+    for (answer, vector), (answer_of_front, vector_of_front) in zip(
+        map(_embedding, quick), expected, strict=True
+    ):
+        assert answer == answer_of_front
+        assert vector == pytest.approx(vector_of_front, abs=1e-4)
+
+
 def _embedding(answer: tuple[int, bytes]) -> tuple[Any, list[float]]:
     """All of the answer but what differs between any two, and its vector."""
     status, found = answer[0], json.loads(answer[1])
