@@ -47,7 +47,7 @@ async def _call(redis_url: str, seconds: float, what: str, *where: str) -> None:
     state, storage = State(redis_url), Storage(*where)
     taken, until, hurry = list[float](), time.monotonic() + seconds, Hurry()
     here = what == "eight early files here"
-    files = EarlyFiles(state, storage, hurry) if here else EarlyProcess(hurry)
+    files = EarlyFiles(state, storage, hurry) if here else EarlyProcess(state, hurry)
     os.environ |= dict(zip(_VARIABLES, (redis_url, *where, ""), strict=True))
     async with running(files, is_early=what != _NONE):
         while time.monotonic() < until:

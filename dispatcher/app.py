@@ -208,7 +208,7 @@ def _build_leader(
 ) -> Leader:
     state, storage = services.state, services.storage
     hurry = Hurry()
-    early_files = EarlyProcess(hurry)
+    early_files = EarlyProcess(state, hurry)
     finaliser = Finaliser(
         state,
         storage,

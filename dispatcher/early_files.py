@@ -186,7 +186,7 @@ class EarlyFiles:
         self._known = {id_: known for id_, known in self._known.items() if id_ in still}
         new = [id_ for id_ in running if id_ not in self._known][:_MET]
         for record in await self._state.batches.many(new) if new else []:
-            self._known[record.id] = _Beginning(self._state, record) if _may_grow(record) else None
+            self._known[record.id] = _Beginning(self._state, record) if may_grow(record) else None
 
 
 class _Walk:
@@ -396,7 +396,7 @@ class _EarlyFile:
             look_at = time.monotonic() + _LOOK_SECONDS
 
 
-def _may_grow(record: BatchRecord) -> bool:
+def may_grow(record: BatchRecord) -> bool:
     """Whether the batch runs and has several slices, and they are all that it will have."""
     is_closed = "open_model" not in record.fields
     return record.status is Status.IN_PROGRESS and record.number("slices_total") > 1 and is_closed

@@ -9,7 +9,6 @@ import pickle
 import socket
 import struct
 import sys
-import time
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
@@ -19,15 +18,21 @@ from typing import NamedTuple
 
 import structlog
 
+from dispatcher.early_files import may_grow
 from dispatcher.hurry import Hurry
 from dispatcher.result_files import EarlyOutput
-from shared.lifecycle import Event
-from shared.state import BatchRecord
+from shared.errors import TransientError
+from shared.lifecycle import Event, Status
+from shared.state import BatchRecord, State
 from shared.tasks import end, see_through
 
 log = structlog.get_logger()
 
 _LENGTH = struct.Struct("!Q")
+#: Takes the descriptor of its end of the connection.
+_COMMAND = (sys.executable, "-m", "dispatcher.early_server")
+#: How often is looked whether one is needed, and for how many batches that are new.
+_LOOK_SECONDS, _MET = 0.5, 100
 #: After one that has ended by itself, another one is started so much later.
 _PAUSE_SECONDS = 5.0
 #: What one may take to drop its files when it is not needed any more; then it is killed.
@@ -48,6 +53,10 @@ class Hurried(NamedTuple):
     is_somebody: bool
 
 
+class Ready(NamedTuple):
+    """From the process: it has begun, and may have files from now on."""
+
+
 class Taken(NamedTuple):
     """From the process: what it has for a `Take`."""
 
@@ -58,23 +67,32 @@ class Taken(NamedTuple):
 class EarlyProcess:
     """`EarlyFiles` of another process. While there is none, no file is there early."""
 
-    def __init__(self, hurry: Hurry) -> None:
+    def __init__(self, state: State, hurry: Hurry) -> None:
         """None of its files grows while somebody is in a `hurry`, for a short time."""
+        self._state = state
         self._hurry = hurry
         self._numbers = count()
         self._writer: StreamWriter | None = None
+        self._is_ready = False
         self._taking: dict[int, asyncio.Future[EarlyOutput | None]] = {}
+        #: Batches that run and need none.
+        self._known: set[str] = set()
 
     async def run(self) -> None:
-        """Have the process until cancelled, and another one after it if it dies."""
+        """Have the process from the first batch on that may need it, until cancelled.
+
+        There is another one after it if it dies.
+        """
+        while not await self._is_needed():  # noqa: ASYNC110  # Redis is asked
+            await asyncio.sleep(_LOOK_SECONDS)
         while True:
-            began = time.monotonic()
             try:
-                await self._have_one()
+                process, reader, writer = await _started()
             except OSError as error:
                 log.error("early_files.not_started", reason=error.strerror)  # noqa: TRY400  # it says all
             else:
-                log.error("early_files.died", after_seconds=round(time.monotonic() - began, 1))
+                await self._talk(process, reader, writer)
+                log.error("early_files.died", exit_code=process.returncode)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def take(self, record: BatchRecord, event: Event) -> EarlyOutput | None:
@@ -91,42 +109,63 @@ class EarlyProcess:
         finally:
             del self._taking[number]
 
-    async def _have_one(self) -> None:
-        """Start one, and talk with it until it ends. Raises OSError."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "dispatcher.early_server",
-                    str(theirs.fileno()),
-                    stdin=DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                )
-            except BaseException:
-                ours.close()
-                raise
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        self._writer = writer
+    async def _is_needed(self) -> bool:
+        """Whether a batch runs that may be large; one with a single slice is not."""
+        try:
+            running = await self._state.batches.in_status(Status.IN_PROGRESS)
+            self._known.intersection_update(running)
+            new = [id_ for id_ in running if id_ not in self._known][:_MET]
+            records = await self._state.batches.many(new) if new else []
+        except TransientError:
+            # Others say so.
+            return False
+        self._known.update(new)
+        return any(map(may_grow, records))
+
+    async def _talk(self, process: Process, reader: StreamReader, writer: StreamWriter) -> None:
+        """Until it ends, or until cancelled, which ends it."""
+        self._writer, self._is_ready = writer, False
         telling = asyncio.create_task(self._tell_of_hurry(writer))
         try:
             async for message in messages(reader):
                 self._hear(message)
+        except BaseException:
+            # One that has not begun has no files to drop.
+            seconds = STOP_SECONDS if self._is_ready else 0.0
+            await see_through(self._end(process, writer, telling, seconds), seconds=seconds)
+            raise
+        await self._end(process, writer, telling, 0.0)
+
+    async def _end(
+        self, process: Process, writer: StreamWriter, telling: "asyncio.Task[None]", seconds: float
+    ) -> None:
+        """Say no more to it, wait so long for its end, and then kill it."""
+        self._writer = None
+        for taken in self._taking.values():
+            if not taken.done():
+                taken.set_result(None)
+        # It drops its files and ends when it hears that nobody is there.
+        writer.close()
+        await end(telling)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await process.wait()
         finally:
-            self._writer = None
-            for taken in self._taking.values():
-                if not taken.done():
-                    taken.set_result(None)
-            # It ends when it hears no more from here.
-            writer.close()
-            await see_through(_ended(process, telling), seconds=STOP_SECONDS)
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
     def _hear(self, message: object) -> None:
-        assert isinstance(message, Taken)  # noqa: S101  # it says nothing else
-        taken = self._taking.get(message.number)
-        if taken is not None and not taken.done():
-            taken.set_result(message.output)
+        match message:
+            case Ready():
+                self._is_ready = True
+            case Taken(number=number, output=output):
+                taken = self._taking.get(number)
+                if taken is not None and not taken.done():
+                    taken.set_result(output)
+            case _:
+                raise TypeError(f"it says no {type(message).__name__}")
 
     async def _tell_of_hurry(self, writer: StreamWriter) -> None:
         while True:
@@ -136,16 +175,16 @@ class EarlyProcess:
             send(writer, Hurried(is_somebody=False))
 
 
-async def _ended(process: Process, telling: "asyncio.Task[None]") -> None:
-    """Wait for its end, and kill it after a time."""
-    await end(telling)
-    try:
-        async with asyncio.timeout(STOP_SECONDS):
-            await process.wait()
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+async def _started() -> tuple[Process, StreamReader, StreamWriter]:
+    """The process, and what it says and is told. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = await asyncio.create_subprocess_exec(
+            *_COMMAND, str(theirs.fileno()), stdin=DEVNULL, pass_fds=[theirs.fileno()]
+        )
+        # If this is cancelled, the process hears that nobody is there.
+        reader, writer = await asyncio.open_unix_connection(sock=ours.dup())
+    return process, reader, writer
 
 
 def send(writer: StreamWriter, message: object) -> None:

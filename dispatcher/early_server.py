@@ -11,7 +11,7 @@ from asyncio import StreamWriter
 from contextlib import ExitStack
 
 from dispatcher.early_files import EarlyFiles
-from dispatcher.early_process import STOP_SECONDS, Hurried, Take, Taken, messages, send
+from dispatcher.early_process import STOP_SECONDS, Hurried, Ready, Take, Taken, messages, send
 from dispatcher.hurry import Hurry
 from shared.interpreter import prepare_to_serve
 from shared.monitoring import log
@@ -23,6 +23,7 @@ from shared.tasks import end
 async def serve(files: EarlyFiles, hurry: Hurry, connection: socket.socket) -> None:
     """Begin files, and give up those that are asked for, until the other end is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=connection)
+    send(writer, Ready())
     running = asyncio.create_task(files.run())
     taking = set[asyncio.Task[None]]()
     try:

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 
 from cli.servers import free_port
 from dispatcher.early_files import EarlyFiles
-from dispatcher.early_process import EarlyProcess, Hurried, send
+from dispatcher.early_process import STOP_SECONDS, EarlyProcess, Hurried, send
 from dispatcher.early_server import serve
 from dispatcher.hurry import Hurry
 from shared.bus.connection import Bus
@@ -185,7 +185,7 @@ async def test_an_early_file_is_taken_from_its_process(
 ) -> None:
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
-    early = EarlyProcess(Hurry())
+    early = EarlyProcess(yard.state, Hurry())
     batch_id = await yard.plan(lines(12))
     *claims, last = await yard.claim(batch_id)
     answers = [good("x" * 4 * 1024 * 1024)] * 3
@@ -209,6 +209,27 @@ async def test_an_early_file_is_taken_from_its_process(
     assert (len(stored), stored.count(b"\n")) == (taken.file.size, 12)
     assert again is None
     assert not _early_processes()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_process_of_early_files_that_has_not_begun_ends_at_once(
+    yard: BatchYard, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
+) -> None:
+    # As one that still imports, it hears nothing.
+    monkeypatch.setattr("dispatcher.early_process._COMMAND", ("sleep", "60"))
+    early = EarlyProcess(yard.state, Hurry())
+    await yard.plan(lines(12))
+    having = asyncio.create_task(early.run())
+    await eventually(lambda: bool(below_this("sleep 60")))
+    if is_known:
+        # By then it is waited for.
+        await asyncio.sleep(1)
+    began = time.monotonic()
+    await end(having)
+
+    assert having.cancelled()
+    assert time.monotonic() - began < STOP_SECONDS / 2
+    await eventually(lambda: not below_this("sleep 60"))
 
 
 async def test_a_process_of_early_files_that_dies_is_followed_by_another_one(
