@@ -119,8 +119,10 @@ class EarlyProcess:
         except TransientError:
             # Others say so.
             return False
-        self._known.update(new)
-        return any(map(may_grow, records))
+        is_needed = any(map(may_grow, records))
+        if not is_needed:
+            self._known.update(new)
+        return is_needed
 
     async def _talk(self, process: Process, reader: StreamReader, writer: StreamWriter) -> None:
         """Until it ends, or until cancelled, which ends it."""

@@ -219,17 +219,34 @@ async def test_a_process_of_early_files_that_has_not_begun_ends_at_once(
     monkeypatch.setattr("dispatcher.early_process._COMMAND", ("sleep", "60"))
     early = EarlyProcess(yard.state, Hurry())
     await yard.plan(lines(12))
-    having = asyncio.create_task(early.run())
-    await eventually(lambda: bool(below_this("sleep 60")))
-    if is_known:
-        # By then it is waited for.
-        await asyncio.sleep(1)
-    began = time.monotonic()
-    await end(having)
+    for _ in range(2):
+        having = asyncio.create_task(early.run())
+        await eventually(lambda: bool(below_this("sleep 60")))
+        if is_known:
+            # By then it is waited for.
+            await asyncio.sleep(1)
+        began = time.monotonic()
+        await end(having)
 
-    assert having.cancelled()
-    assert time.monotonic() - began < STOP_SECONDS / 2
-    await eventually(lambda: not below_this("sleep 60"))
+        assert having.cancelled()
+        assert time.monotonic() - began < STOP_SECONDS / 2
+        await eventually(lambda: not below_this("sleep 60"))
+
+
+async def test_batches_of_one_slice_need_no_early_files(
+    yard: BatchYard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.early_process._COMMAND", ("sleep", "60"))
+    early = EarlyProcess(yard.state, Hurry())
+    for _ in range(3):
+        await yard.plan(lines(1))
+    having = asyncio.create_task(early.run())
+    await asyncio.sleep(2)
+    assert not below_this("sleep 60")
+
+    await yard.plan(lines(12))
+    await eventually(lambda: bool(below_this("sleep 60")))
+    await end(having)
 
 
 async def test_a_process_of_early_files_that_dies_is_followed_by_another_one(
