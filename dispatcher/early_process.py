@@ -184,8 +184,12 @@ async def _started() -> tuple[Process, StreamReader, StreamWriter]:
         process = await asyncio.create_subprocess_exec(
             *_COMMAND, str(theirs.fileno()), stdin=DEVNULL, pass_fds=[theirs.fileno()]
         )
-        # If this is cancelled, the process hears that nobody is there.
-        reader, writer = await asyncio.open_unix_connection(sock=ours.dup())
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=ours.dup())
+        except BaseException:
+            process.kill()
+            await process.wait()
+            raise
     return process, reader, writer
 
 

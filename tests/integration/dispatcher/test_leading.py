@@ -40,6 +40,9 @@ from tests.receiver import receiving
 from tests.servers import S3
 from tests.webhooks import an_endpoint, let_claims_run_out
 
+#: The answers of a slice.
+LARGE = [good("x" * 4 * 1024 * 1024)] * 3
+
 
 @pytest.fixture
 def lease_seconds() -> float:
@@ -152,11 +155,7 @@ def running(environment: dict[str, str], folder: Path) -> Iterator[Dispatcher]:
 async def test_one_that_stops_leaves_no_early_file_and_the_next_begins_another_one(
     yard: BatchYard, environment: dict[str, str], s3: S3, tmp_path: Path
 ) -> None:
-    batch_id = await yard.plan(lines(12))
-    *claims, last = await yard.claim(batch_id)
-    answers = [good("x" * 4 * 1024 * 1024)] * 3
-    for one in claims:
-        await yard.commit(one, answers)
+    batch_id, last = await _almost_answered(yard)
     await yard.state.claims.release(last)
     with running(environment, tmp_path) as first:
         await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
@@ -174,7 +173,7 @@ async def test_one_that_stops_leaves_no_early_file_and_the_next_begins_another_o
             return bool(again)
 
         await eventually(is_claimed)
-        await yard.commit(again[0], answers)
+        await yard.commit(again[0], LARGE)
         await eventually(lambda: _is_completed(yard.state, batch_id))
 
     assert _uploads(s3, yard.storage) == set()
@@ -186,15 +185,11 @@ async def test_an_early_file_is_taken_from_its_process(
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
     early = EarlyProcess(yard.state, Hurry())
-    batch_id = await yard.plan(lines(12))
-    *claims, last = await yard.claim(batch_id)
-    answers = [good("x" * 4 * 1024 * 1024)] * 3
+    batch_id, last = await _almost_answered(yard)
     having = asyncio.create_task(early.run())
     try:
-        for one in claims:
-            await yard.commit(one, answers)
         await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
-        await yard.commit(last, answers)
+        await yard.commit(last, LARGE)
         record = await yard.state.batches.get(batch_id)
 
         taken = await early.take(record, Event.OUTPUT_COMMITTED)
@@ -216,12 +211,12 @@ async def test_a_process_of_early_files_that_has_not_begun_ends_at_once(
     yard: BatchYard, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
     # As one that still imports, it hears nothing.
-    monkeypatch.setattr("dispatcher.early_process._COMMAND", ("sleep", "60"))
+    monkeypatch.setattr("dispatcher.early_process._COMMAND", ("sleep", "9"))
     early = EarlyProcess(yard.state, Hurry())
     await yard.plan(lines(12))
     for _ in range(2):
         having = asyncio.create_task(early.run())
-        await eventually(lambda: bool(below_this("sleep 60")))
+        await eventually(lambda: bool(below_this("sleep 9")))
         if is_known:
             # By then it is waited for.
             await asyncio.sleep(1)
@@ -230,33 +225,29 @@ async def test_a_process_of_early_files_that_has_not_begun_ends_at_once(
 
         assert having.cancelled()
         assert time.monotonic() - began < STOP_SECONDS / 2
-        await eventually(lambda: not below_this("sleep 60"))
+        await eventually(lambda: not below_this("sleep 9"))
 
 
 async def test_batches_of_one_slice_need_no_early_files(
     yard: BatchYard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher.early_process._COMMAND", ("sleep", "60"))
+    monkeypatch.setattr("dispatcher.early_process._COMMAND", ("sleep", "9"))
     early = EarlyProcess(yard.state, Hurry())
     for _ in range(3):
         await yard.plan(lines(1))
     having = asyncio.create_task(early.run())
     await asyncio.sleep(2)
-    assert not below_this("sleep 60")
+    assert not below_this("sleep 9")
 
     await yard.plan(lines(12))
-    await eventually(lambda: bool(below_this("sleep 60")))
+    await eventually(lambda: bool(below_this("sleep 9")))
     await end(having)
 
 
 async def test_a_process_of_early_files_that_dies_is_followed_by_another_one(
     yard: BatchYard, environment: dict[str, str], s3: S3, tmp_path: Path
 ) -> None:
-    batch_id = await yard.plan(lines(12))
-    *claims, last = await yard.claim(batch_id)
-    answers = [good("x" * 4 * 1024 * 1024)] * 3
-    for one in claims:
-        await yard.commit(one, answers)
+    batch_id, last = await _almost_answered(yard)
     await yard.state.claims.release(last)
     with running(environment, tmp_path) as dispatcher:
         await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
@@ -268,7 +259,7 @@ async def test_a_process_of_early_files_that_dies_is_followed_by_another_one(
         assert killed not in _early_processes()
         assert dispatcher.said("early_files.died") == 1
         again = await yard.claim(batch_id)
-        await yard.commit(again[0], answers)
+        await yard.commit(again[0], LARGE)
         await eventually(lambda: _is_completed(yard.state, batch_id))
         assert len(_uploads(s3, yard.storage)) == 1
 
@@ -276,9 +267,7 @@ async def test_a_process_of_early_files_that_dies_is_followed_by_another_one(
 async def test_the_process_of_early_files_ends_with_a_dispatcher_that_is_killed(
     yard: BatchYard, environment: dict[str, str], s3: S3, tmp_path: Path
 ) -> None:
-    batch_id = await yard.plan(lines(12))
-    for one in (await yard.claim(batch_id))[:3]:
-        await yard.commit(one, [good("x" * 4 * 1024 * 1024)] * 3)
+    await _almost_answered(yard)
     with running(environment, tmp_path) as dispatcher:
         await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
         [process] = _early_processes()
@@ -448,6 +437,15 @@ async def eventually_in_progress(yard: BatchYard, batch_id: str) -> None:
 
 async def is_in(state: State, batch_id: str, status: Status) -> bool:
     return (await state.batches.get(batch_id)).status is status
+
+
+async def _almost_answered(yard: BatchYard) -> tuple[str, Claim]:
+    """A batch whose output is worth an early file, and its last slice, which has no answers."""
+    batch_id = await yard.plan(lines(12))
+    *claims, last = await yard.claim(batch_id)
+    for one in claims:
+        await yard.commit(one, LARGE)
+    return batch_id, last
 
 
 def _early_processes() -> list[psutil.Process]:
