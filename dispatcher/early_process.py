@@ -37,6 +37,10 @@ _LOOK_SECONDS, _MET = 0.5, 100
 _PAUSE_SECONDS = 5.0
 #: What one may take to drop its files when it is not needed any more; then it is killed.
 STOP_SECONDS = 8.0
+#: How often one says that it lives, and after which time without a word it is killed, because ends
+#: of batches may wait for it. One that starts has longer: none waits.
+ALIVE_SECONDS = 1.0
+_SILENT_SECONDS, _START_SECONDS = 15.0, 120.0
 
 
 class Take(NamedTuple):
@@ -53,8 +57,8 @@ class Hurried(NamedTuple):
     is_somebody: bool
 
 
-class Ready(NamedTuple):
-    """From the process: it has begun, and may have files from now on."""
+class Alive(NamedTuple):
+    """From the process: it has begun, and may have files; said again and again."""
 
 
 class Taken(NamedTuple):
@@ -72,8 +76,8 @@ class EarlyProcess:
         self._state = state
         self._hurry = hurry
         self._numbers = count()
+        #: To one that has begun.
         self._writer: StreamWriter | None = None
-        self._is_ready = False
         self._taking: dict[int, asyncio.Future[EarlyOutput | None]] = {}
         #: Batches that run and need none.
         self._known: set[str] = set()
@@ -125,15 +129,19 @@ class EarlyProcess:
         return is_needed
 
     async def _talk(self, process: Process, reader: StreamReader, writer: StreamWriter) -> None:
-        """Until it ends, or until cancelled, which ends it."""
-        self._writer, self._is_ready = writer, False
+        """Until it ends or says nothing for too long, or until cancelled, which ends it."""
         telling = asyncio.create_task(self._tell_of_hurry(writer))
         try:
-            async for message in messages(reader):
-                self._hear(message)
+            async with asyncio.timeout(_START_SECONDS) as limit:
+                async for message in messages(reader):
+                    limit.reschedule(asyncio.get_running_loop().time() + _SILENT_SECONDS)
+                    self._writer = writer
+                    self._hear(message)
+        except TimeoutError:
+            log.error("early_files.silent")  # noqa: TRY400  # there is no more to it
         except BaseException:
             # One that has not begun has no files to drop.
-            seconds = STOP_SECONDS if self._is_ready else 0.0
+            seconds = 0.0 if self._writer is None else STOP_SECONDS
             await see_through(self._end(process, writer, telling, seconds), seconds=seconds)
             raise
         await self._end(process, writer, telling, 0.0)
@@ -160,8 +168,8 @@ class EarlyProcess:
 
     def _hear(self, message: object) -> None:
         match message:
-            case Ready():
-                self._is_ready = True
+            case Alive():
+                pass
             case Taken(number=number, output=output):
                 taken = self._taking.get(number)
                 if taken is not None and not taken.done():

@@ -11,7 +11,16 @@ from asyncio import StreamWriter
 from contextlib import ExitStack
 
 from dispatcher.early_files import EarlyFiles
-from dispatcher.early_process import STOP_SECONDS, Hurried, Ready, Take, Taken, messages, send
+from dispatcher.early_process import (
+    ALIVE_SECONDS,
+    STOP_SECONDS,
+    Alive,
+    Hurried,
+    Take,
+    Taken,
+    messages,
+    send,
+)
 from dispatcher.hurry import Hurry
 from shared.interpreter import prepare_to_serve
 from shared.monitoring import log
@@ -23,7 +32,7 @@ from shared.tasks import end
 async def serve(files: EarlyFiles, hurry: Hurry, connection: socket.socket) -> None:
     """Begin files, and give up those that are asked for, until the other end is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=connection)
-    send(writer, Ready())
+    living = asyncio.create_task(_live(writer))
     running = asyncio.create_task(files.run())
     taking = set[asyncio.Task[None]]()
     try:
@@ -41,8 +50,14 @@ async def serve(files: EarlyFiles, hurry: Hurry, connection: socket.socket) -> N
                     case _:
                         raise TypeError(f"it takes no {type(message).__name__}")
     finally:
-        await end(running, *taking, patience_seconds=STOP_SECONDS)
+        await end(living, running, *taking, patience_seconds=STOP_SECONDS)
         writer.close()
+
+
+async def _live(writer: StreamWriter) -> None:
+    while True:
+        send(writer, Alive())
+        await asyncio.sleep(ALIVE_SECONDS)
 
 
 async def _take(files: EarlyFiles, asked: Take, writer: StreamWriter) -> None:

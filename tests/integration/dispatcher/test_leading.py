@@ -206,6 +206,31 @@ async def test_an_early_file_is_taken_from_its_process(
     assert not _early_processes()
 
 
+async def test_no_batch_waits_long_for_a_process_of_early_files_that_is_frozen(
+    yard: BatchYard, environment: dict[str, str], s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr("dispatcher.early_process._SILENT_SECONDS", 3)
+    early = EarlyProcess(yard.state, Hurry())
+    batch_id, last = await _almost_answered(yard)
+    having = asyncio.create_task(early.run())
+    try:
+        await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
+        await yard.commit(last, LARGE)
+        [frozen] = _early_processes()
+        frozen.suspend()
+        record = await yard.state.batches.get(batch_id)
+
+        async with asyncio.timeout(30):
+            assert await early.take(record, Event.OUTPUT_COMMITTED) is None
+            # There is nothing to wait for while there is none.
+            assert await early.take(record, Event.OUTPUT_COMMITTED) is None
+        await eventually(lambda: not frozen.is_running())
+    finally:
+        await end(having)
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 async def test_a_process_of_early_files_that_has_not_begun_ends_at_once(
     yard: BatchYard, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
