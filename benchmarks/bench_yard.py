@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from cli.fleet.credentials import Credentials, read_credentials
 from cli.fleet.servers import OwnServers, Servers, service_user
+from cli.servers.http import is_well
 from cli.servers.ports import Ports
 from cli.servers.process import Child, wait_ready
 from shared.state import State
@@ -59,7 +58,7 @@ def running_yard(
             processes[name].start()
         address = f"http://127.0.0.1:{port}"
         wait_ready(
-            lambda: _answers(f"{address}/readyz"), list(processes.values()), timeout_seconds=60
+            lambda: is_well(f"{address}/readyz"), list(processes.values()), timeout_seconds=60
         )
         where = servers.addresses
         asyncio.run(_let_in(where.redis_url, credentials))
@@ -107,10 +106,3 @@ async def _let_in(redis_url: str, credentials: Credentials) -> None:
     state = State(redis_url)
     await state.keys.add("bench", credentials.api_key)
     await state.close()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url).is_success
-    except httpx.HTTPError:
-        return False

@@ -1,5 +1,6 @@
 """Real servers for the tests that need them: started once per session, emptied for each test."""
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,10 @@ from shared.storage import Storage
 from tests.eventually import eventually, wait_until
 from tests.on_disk import are_bound, are_registered
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
+
+# Each HTTP client reads all authorities that it trusts, and those of the web take 20 ms of a
+# processor. What tests start trusts the one of this file in their place.
+os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).with_name("authority.pem")))
 
 # No test fails because the machine is slow. Each run tries other examples; `make fuzz` tries many.
 settings.register_profile(

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import httpx
-
 from cli.fleet.catalog import (
     CATALOG_FILE,
     CHAT_MODEL,
@@ -27,6 +25,7 @@ from cli.fleet.ray import RayNode
 from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.s3_logins.bucket import apply_own_policy
 from cli.servers import Child, Ports
+from cli.servers.http import is_well
 from cli.servers.process import (
     all_in_turn,
     make_private_directory,
@@ -283,10 +282,7 @@ class Fleet:
         # Of several gateways at one port, any may answer, and only those that listen.
         if not all(one.pid and listens(one.pid, self.port) for one in self.gateways):
             return False
-        try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5).is_success
-        except httpx.HTTPError:
-            return False
+        return is_well(f"http://127.0.0.1:{self.port}/readyz")
 
     def _say_up(self, what: str, began: float) -> None:
         self._report(f"up         {what} ({time.monotonic() - began:.1f} s)")

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 import psutil
 
 from cli.servers import Child, Ports
+from cli.servers.http import is_well
 from cli.servers.ports import is_free
 from cli.servers.process import RUN_DIR_VARIABLE, make_private_directory, wait_ready
 from shared.errors import SetupError
@@ -217,16 +217,9 @@ class RayNode:
     def _answers(self) -> bool:
         agent = f"http://127.0.0.1:{self._port('dashboard-agent-listen-port')}"
         # The API answers long before there is a node to run what it accepts.
-        return self._is_well(f"{self.address}/api/jobs/") and self._is_well(
-            f"{agent}/api/local_raylet_healthz"
-        )
-
-    def _is_well(self, url: str) -> bool:
-        try:
-            answer = httpx.get(url, headers={"Authorization": f"Bearer {self._token}"}, timeout=5)
-        except httpx.HTTPError:
-            return False
-        return answer.is_success
+        urls = f"{self.address}/api/jobs/", f"{agent}/api/local_raylet_healthz"
+        headers = {"Authorization": f"Bearer {self._token}"}
+        return all(is_well(url, headers) for url in urls)
 
     def _end_marked(self) -> None:
         """Kill Ray's processes of this run directory: they leave the session of their parent."""
