@@ -1,4 +1,4 @@
-"""Run the whole suite in pytest processes, four at a time: some compute while others wait.
+"""Run the whole suite in pytest processes, three at a time: some compute while others wait.
 
 Prints last what failed: whoever keeps only the end of a long output must see it.
 
@@ -31,7 +31,7 @@ _PARTS = {
     _DOORS: ("contract",),
 }
 _CHECKED = ("architecture", "unit")
-_AT_A_TIME = 4
+_AT_A_TIME = 3
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
 #: Those that pytest's last line tells: all passed, some failed, none collected.
