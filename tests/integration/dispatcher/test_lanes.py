@@ -335,11 +335,15 @@ async def test_a_batch_that_comes_to_hundreds_is_ready_at_once(
         await in_progress(state, slices=9, created_at=number + 1, tenant="acme")
     await feeder.feed(LANE)
     # It took so long that the next look at all of them has to wait.
+    seconds = 0.0
     for number in range(3):
         other = await in_progress(state, slices=2, created_at=1000 + number, tenant="globex")
 
-        await asyncio.sleep(0.1)
+        # A look at new ones rests for twice the time that the last one took.
+        await asyncio.sleep(2 * seconds)
+        began = time.monotonic()
         await feeder.feed(LANE)
+        seconds = time.monotonic() - began
 
         ready = await state.lanes.candidates(LANE, slices_per_batch=1)
         assert [one.index for one in ready if one.is_ready and one.batch_id == other] == [0, 1]
