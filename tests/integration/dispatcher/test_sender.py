@@ -130,7 +130,7 @@ async def test_tls_is_checked_for_the_name_of_the_url(
 ) -> None:
     certificate = a_certificate(certified, tmp_path)
     named: list[str | None] = []
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
     server.sni_callback = lambda _socket, name, _context: named.append(name)
     client = ssl.create_default_context(cafile=str(certificate) if is_trusted else None)
