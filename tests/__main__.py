@@ -5,10 +5,10 @@ Prints last what failed: whoever keeps only the end of a long output must see it
     python -m tests [--checked] [arguments for each]
 
 Two parts hold what starts engines (alone, and in whole fleets), two what speaks to fleets without
-engines (what breaks them, and what they promise), two the dispatcher and the operators' commands
-with real servers, and one the rest, with `--checked` less what `make check` runs. The next part
-begins when one has ended, the longest first. Exits with the worst of their codes, and with 1 where
-a signal ended one.
+engines (what breaks them, and what they promise), three the dispatcher, the gateway and the
+operators' commands with real servers, and one the rest, with `--checked` less what `make check`
+runs. The next part begins when one has ended, the longest first. Exits with the worst of their
+codes, and with 1 where a signal ended one.
 """
 
 import asyncio
@@ -21,11 +21,12 @@ from pathlib import Path
 
 _TESTS = Path(__file__).parent
 _ENGINES, _FLEETS, _FAULTS, _DOORS, _OTHERS = "engines", "fleets", "faults", "doors", "others"
-_DISPATCHER, _COMMANDS = "dispatcher", "commands"
+_DISPATCHER, _GATEWAY, _COMMANDS = "dispatcher", "gateway", "commands"
 _PARTS = {
     _ENGINES: ("engine",),
     _FLEETS: ("e2e",),
     _DISPATCHER: ("integration/dispatcher",),
+    _GATEWAY: ("integration/gateway",),
     _COMMANDS: ("integration/cli",),
     _FAULTS: ("faults", "chaos"),
     _DOORS: ("contract",),
@@ -106,7 +107,7 @@ async def _main(arguments: Sequence[str]) -> int:
     }
     codes: dict[str, int] = {}
 
-    waiting = iter((_ENGINES, _OTHERS, _FLEETS, _FAULTS, _DISPATCHER, _COMMANDS, _DOORS))
+    waiting = iter((_ENGINES, _FLEETS, _OTHERS, _FAULTS, _DISPATCHER, _COMMANDS, _DOORS, _GATEWAY))
 
     async def run() -> None:
         for name in waiting:
