@@ -27,7 +27,7 @@ from dispatcher.hurry import Hurry
 from shared.bus.connection import Bus
 from shared.lifecycle import Event, Status
 from shared.slices import Claim
-from shared.state import State
+from shared.state import BatchRecord, State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from shared.tasks import end
@@ -179,9 +179,11 @@ async def test_one_that_stops_leaves_no_early_file_and_the_next_begins_another_o
     assert _uploads(s3, yard.storage) == set()
 
 
-async def test_an_early_file_is_taken_from_its_process(
+@contextlib.asynccontextmanager
+async def early_process(
     yard: BatchYard, environment: dict[str, str], s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> AsyncIterator[tuple[EarlyProcess, BatchRecord]]:
+    """One that has begun the file of a batch, all of whose rows are answered by now."""
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
     early = EarlyProcess(yard.state, Hurry())
@@ -190,16 +192,21 @@ async def test_an_early_file_is_taken_from_its_process(
     try:
         await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
         await yard.commit(last, LARGE)
-        record = await yard.state.batches.get(batch_id)
-
-        taken = await early.take(record, Event.OUTPUT_COMMITTED)
-        again = await early.take(record, Event.OUTPUT_COMMITTED)
+        yield early, await yard.state.batches.get(batch_id)
     finally:
         await end(having)
 
+
+async def test_an_early_file_is_taken_from_its_process(
+    yard: BatchYard, environment: dict[str, str], s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with early_process(yard, environment, s3, monkeypatch) as (early, record):
+        taken = await early.take(record, Event.OUTPUT_COMMITTED)
+        again = await early.take(record, Event.OUTPUT_COMMITTED)
+
     assert taken is not None
     assert taken.file is not None
-    taken.check.finish(batch_id)
+    taken.check.finish(record.id)
     stored = await yard.storage.get(taken.file.key, etag=taken.file.etag)
     assert (len(stored), stored.count(b"\n")) == (taken.file.size, 12)
     assert again is None
@@ -209,26 +216,16 @@ async def test_an_early_file_is_taken_from_its_process(
 async def test_no_batch_waits_long_for_a_process_of_early_files_that_is_frozen(
     yard: BatchYard, environment: dict[str, str], s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in environment.items():
-        monkeypatch.setenv(name, text)
     monkeypatch.setattr("dispatcher.early_process._SILENT_SECONDS", 3)
-    early = EarlyProcess(yard.state, Hurry())
-    batch_id, last = await _almost_answered(yard)
-    having = asyncio.create_task(early.run())
-    try:
-        await eventually(lambda: len(_uploads(s3, yard.storage)) == 1)
-        await yard.commit(last, LARGE)
+    async with early_process(yard, environment, s3, monkeypatch) as (early, record):
         [frozen] = _early_processes()
         frozen.suspend()
-        record = await yard.state.batches.get(batch_id)
 
         async with asyncio.timeout(30):
             assert await early.take(record, Event.OUTPUT_COMMITTED) is None
             # There is nothing to wait for while there is none.
             assert await early.take(record, Event.OUTPUT_COMMITTED) is None
         await eventually(lambda: not frozen.is_running())
-    finally:
-        await end(having)
 
 
 @pytest.mark.parametrize("is_known", [False, True])
