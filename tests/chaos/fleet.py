@@ -17,9 +17,8 @@ from subprocess import TimeoutExpired
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from cli.servers import CephS3, Child, Ports, RabbitMQ, Redis, User
+from cli.servers.http import is_well
 from cli.servers.process import RUN_DIR_VARIABLE, make_private_directory, wait_ready
 from shared.bus import topology
 from shared.errors import SetupError
@@ -511,12 +510,7 @@ class ChaosFleet:
     def _is_up(self) -> bool:
         if not all("dispatcher.ready" in self._log(name) for name in DISPATCHERS):
             return False
-        with suppress(httpx.HTTPError):
-            return all(
-                httpx.get(f"{self.url(self.ports.get(name))}/readyz", timeout=5).is_success
-                for name in GATEWAYS
-            )
-        return False
+        return all(is_well(f"{self.url(self.ports.get(name))}/readyz") for name in GATEWAYS)
 
     def _log(self, name: str) -> str:
         return self._children[name].log_file.read_text(errors="replace")

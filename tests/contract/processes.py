@@ -6,8 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import httpx
-
+from cli.servers.http import is_well
 from tests.eventually import wait_until
 
 _ROOT = Path(__file__).parents[2]
@@ -82,7 +81,4 @@ class Process:
         if self._room == "dispatcher":
             return self.log().count('"dispatcher.leads"') >= self._starts
         port = self._environment["BATCHYARD_PORT"]
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5).is_success
-        except httpx.TransportError:
-            return False
+        return is_well(f"http://127.0.0.1:{port}/readyz")

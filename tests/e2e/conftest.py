@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 import yaml
@@ -20,6 +19,7 @@ from cli.fleet import Fleet, Options
 from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, VISION_MODEL, make_catalog
 from cli.fleet.credentials import Credentials
 from cli.servers import Child
+from cli.servers.http import is_well
 from shared.state import State
 from shared.storage import Storage
 from tests.eventually import wait_until
@@ -157,10 +157,7 @@ class RunningFleet:
         wait_until(self._answers)
 
     def _answers(self) -> bool:
-        try:
-            return httpx.get(f"{self.root_url}/readyz").is_success
-        except httpx.HTTPError:
-            return False
+        return is_well(f"{self.root_url}/readyz")
 
     @property
     def dispatcher(self) -> Child:

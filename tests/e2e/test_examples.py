@@ -21,6 +21,7 @@ from PIL import Image
 from cli.fleet.catalog import EMBED_MODEL
 from cli.models.minilm import minilm_path
 from cli.servers import free_port
+from cli.servers.http import is_well
 from tests.e2e.conftest import RunningFleet
 from tests.eventually import wait_until
 from tests.examples import environment_of_users, run_python
@@ -59,19 +60,12 @@ class Examples:
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            wait_until(lambda: _answers(f"{url}/waiting"))
+            wait_until(lambda: is_well(f"{url}/waiting"))
             yield url
         finally:
             process.terminate()
             # It waits for what it has asked, and then ends by the signal.
             assert process.wait(_SECONDS) == -signal.SIGTERM
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url).is_success
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from cli.fleet import Fleet, Options
 from cli.servers import Child
+from cli.servers.http import is_well
 from tests.eventually import wait_until
 
 #: Is bound at once and listens once it may, as a gateway that starts.
@@ -55,7 +55,7 @@ def test_a_fleet_is_ready_when_all_of_its_gateways_listen(fleet: Fleet, tmp_path
     for gateway in fleet.gateways:
         gateway.start()
     wait_until(lambda: len(list(tmp_path.glob("*.bound"))) == 2)
-    wait_until(lambda: _answers(fleet))
+    wait_until(lambda: is_well(f"http://127.0.0.1:{fleet.port}/readyz"))
     assert not fleet._is_ready()  # noqa: SLF001  # `start` needs all servers
 
     (tmp_path / "gateway-2.may-listen").touch()
@@ -63,10 +63,3 @@ def test_a_fleet_is_ready_when_all_of_its_gateways_listen(fleet: Fleet, tmp_path
     wait_until(fleet._is_ready)  # noqa: SLF001  # as above
     fleet.gateways[1].kill()
     assert not fleet._is_ready()  # noqa: SLF001  # as above
-
-
-def _answers(fleet: Fleet) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{fleet.port}/readyz").is_success
-    except httpx.HTTPError:
-        return False

@@ -21,6 +21,7 @@ import pytest
 from redis.asyncio import Redis
 
 from cli.servers import free_port
+from cli.servers.http import is_well
 from gateway.settings import GatewaySettings
 from shared.ledger.packs import PACKS, pack_of, read_manifest, read_pack
 from shared.state import State
@@ -70,7 +71,7 @@ def process(environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen
         child = subprocess.Popen([sys.executable, "-m", "gateway"], env=environment, stderr=output)
     try:
         deadline = time.monotonic() + 60
-        while not _is_served(environment):
+        while not is_well(f"http://127.0.0.1:{environment['BATCHYARD_PORT']}/healthz"):
             assert child.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -468,11 +469,3 @@ def _params(file_id: str) -> dict[str, str]:
         "endpoint": "/v1/embeddings",
         "completion_window": "24h",
     }
-
-
-def _is_served(environment: dict[str, str]) -> bool:
-    try:
-        answer = httpx.get(f"http://127.0.0.1:{environment['BATCHYARD_PORT']}/healthz", timeout=5)
-    except httpx.TransportError:
-        return False
-    return answer.is_success
