@@ -3,16 +3,15 @@
 import asyncio
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import yaml
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 from openai.types import Batch
 
 from cli.fleet import Fleet, Options
@@ -30,6 +29,8 @@ BROKEN_MODEL = "broken"
 MEDIA_HOST = "127.0.0.1"
 #: What a cold engine may need on a busy machine with two cores.
 COLD_SECONDS = 1800
+#: What anything else may need there, while other parts of the tests start engines of their own.
+WARM_SECONDS = 600
 
 
 class RunningFleet:
@@ -42,6 +43,7 @@ class RunningFleet:
         self.addresses = fleet.addresses
         self.client = self.client_with(fleet.credentials.api_key)
         self.first_batches: dict[str, Batch] = {}
+        self._submitted: list[tuple[OpenAI, str]] = []
 
     def start_engines(self) -> None:
         """All at once: an engine's start is one core's work, and whoever needs it waits for it."""
@@ -49,6 +51,7 @@ class RunningFleet:
             CHAT_MODEL: self.submit(chat_lines(1), "/v1/chat/completions"),
             EMBED_MODEL: self.submit(embedding_lines(["hello"]), "/v1/embeddings"),
         }
+        self._submitted.clear()
 
     def client_with(self, key: str) -> OpenAI:
         return OpenAI(base_url=self._fleet.base_url, api_key=key)
@@ -79,14 +82,26 @@ class RunningFleet:
         """Upload the lines and create their batch."""
         client = client or self.client
         file = client.files.create(file=("input.jsonl", lines), purpose="batch")
-        return client.batches.create(
+        batch = client.batches.create(
             input_file_id=file.id,
             endpoint=endpoint,  # type: ignore[arg-type]
             completion_window="24h",
             **extra,
         )
+        self._submitted.append((client, batch.id))
+        return batch
 
-    def wait(self, batch: Batch, client: OpenAI | None = None, *, seconds: float = 600) -> Batch:
+    def cancel_submitted(self) -> None:
+        """End what tests have submitted, so that it takes no time from the next ones."""
+        for client, batch_id in self._submitted:
+            with suppress(OpenAIError):
+                if client.batches.retrieve(batch_id).status not in FINAL:
+                    client.batches.cancel(batch_id)
+        self._submitted.clear()
+
+    def wait(
+        self, batch: Batch, client: OpenAI | None = None, *, seconds: float = WARM_SECONDS
+    ) -> Batch:
         """The batch once it has ended."""
         client = client or self.client
 
@@ -95,7 +110,7 @@ class RunningFleet:
             batch = client.batches.retrieve(batch.id)
             return batch.status in FINAL
 
-        until(ended, seconds)
+        wait_until(ended, seconds)
         return batch
 
     def results(self, batch: Batch, client: OpenAI | None = None) -> list[dict[str, Any]]:
@@ -201,6 +216,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(2 * COLD_SECONDS))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails may leave thousands of rows, behind which the next ones would fail too."""
+    report = yield
+    fleet = item.funcargs.get("fleet") if isinstance(item, pytest.Function) else None
+    if report.failed and isinstance(fleet, RunningFleet):
+        fleet.cancel_submitted()
+    return report
+
+
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
     run_dir = tmp_path_factory.mktemp("fleet")
@@ -242,14 +269,6 @@ def warm_embeddings(fleet: RunningFleet) -> RunningFleet:
     batch = fleet.first_batches[EMBED_MODEL]
     assert fleet.wait(batch, seconds=COLD_SECONDS).status == "completed"
     return fleet
-
-
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    """Return as soon as the condition holds; fail if that takes too long."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
 
 
 def request_lines(endpoint: str, bodies: Sequence[dict[str, Any]]) -> bytes:

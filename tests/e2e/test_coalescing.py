@@ -10,7 +10,7 @@ from openai.types import Batch
 
 from cli.fleet.catalog import CHAT_MODEL
 from shared.state import JobRecord
-from tests.e2e.conftest import RunningFleet, chat_lines
+from tests.e2e.conftest import WARM_SECONDS, RunningFleet, chat_lines
 from tests.eventually import eventually
 
 LANE = f"{CHAT_MODEL}@local"
@@ -95,10 +95,10 @@ async def test_a_wave_starts_before_the_one_before_it_has_drained(
             (client, warm_chat.submit(chat_lines(8000, tokens=8), "/v1/chat/completions", client))
             for client in tenants
         ]
-        await eventually(lambda: _are_planned(batches), timeout=120)
+        await eventually(lambda: _are_planned(batches), WARM_SECONDS)
     finally:
         lane_job.resume()
-    await eventually(has_overlap, timeout=120)
+    await eventually(has_overlap, WARM_SECONDS)
 
     for client, batch in batches:
         client.batches.cancel(batch.id)

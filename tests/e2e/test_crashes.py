@@ -4,8 +4,8 @@ from pathlib import Path
 
 from cli.fleet.catalog import CHAT_MODEL
 from shared.slices import Part
-from tests.e2e.conftest import RunningFleet, chat_lines, until
-from tests.eventually import eventually
+from tests.e2e.conftest import WARM_SECONDS, RunningFleet, chat_lines
+from tests.eventually import eventually, wait_until
 
 LANE = f"{CHAT_MODEL}@local"
 
@@ -15,7 +15,7 @@ async def test_a_killed_lane_job_is_replaced_and_no_committed_row_is_run_again(
 ) -> None:
     state = warm_chat.state()
     batch = warm_chat.submit(chat_lines(1000, tokens=64), "/v1/chat/completions")
-    await eventually(lambda: _has_parts(warm_chat, batch.id, 2), timeout=120)
+    await eventually(lambda: _has_parts(warm_chat, batch.id, 2), WARM_SECONDS)
     victims = warm_chat.lane_jobs(CHAT_MODEL)
     assert len(victims) == 1
 
@@ -47,7 +47,7 @@ def test_a_dispatcher_killed_between_acknowledging_and_planning_loses_nothing(
     warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="planner.begin", BATCHYARD_CRASH_LOG=str(log))
 
     batch = warm_chat.submit(chat_lines(20), "/v1/chat/completions")
-    until(lambda: not warm_chat.dispatcher.is_alive(), 60)
+    wait_until(lambda: not warm_chat.dispatcher.is_alive())
     waiting = warm_chat.client.batches.retrieve(batch.id)
     warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="", BATCHYARD_CRASH_LOG="")
     ended = warm_chat.wait(batch)

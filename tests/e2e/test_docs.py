@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import RunningFleet
+from tests.e2e.conftest import WARM_SECONDS, RunningFleet
 from tests.examples import assert_runs, examples
 
 
@@ -14,4 +14,4 @@ def test_the_example_runs(
 ) -> None:
     assert warm_chat is warm_embeddings
 
-    assert_runs(example, warm_chat.environment, folder=tmp_path, timeout=240)
+    assert_runs(example, warm_chat.environment, folder=tmp_path, timeout=WARM_SECONDS)

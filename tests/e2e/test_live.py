@@ -15,7 +15,7 @@ import pytest
 from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL
 from shared.state.census import FleetCounts
 from tests.contract.installing import installed_for_node
-from tests.e2e.conftest import RunningFleet, chat_lines
+from tests.e2e.conftest import WARM_SECONDS, RunningFleet, chat_lines
 from tests.eventually import wait_until
 
 _ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_the_node_sdk_does_so_too(warm_chat: RunningFleet) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=WARM_SECONDS,
         check=False,
     )
 
@@ -115,7 +115,7 @@ def test_the_command_prints_an_answer_as_it_comes(warm_chat: RunningFleet) -> No
         input=SAME["messages"][0]["content"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=WARM_SECONDS,
         check=False,
     )
 
