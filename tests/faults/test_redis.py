@@ -121,7 +121,7 @@ async def _whole_batches(url: str, made: list[str]) -> int:
     """How many batches there are, the oldest without a gap, each with all that belongs to it."""
     redis: Redis[str] = Redis.from_url(url, decode_responses=True)
     try:
-        keys = [key async for key in redis.scan_iter(match=f"{NAMESPACE}batch:*")]
+        keys = {key async for key in redis.scan_iter(match=f"{NAMESPACE}batch:*")}
         assert {key.rpartition(":")[2] for key in keys} == set(made[: len(keys)])
         published = Counter(
             entry["snapshot"].partition('"id":"')[2].partition('"')[0]

@@ -153,7 +153,7 @@ async def _let_files_go(yards: Yards, batch_id: str) -> None:
 
 async def _let_days_pass(redis_server: servers.Redis) -> None:
     redis: Redis[str] = Redis.from_url(redis_server.url, decode_responses=True)
-    [key] = [key async for key in redis.scan_iter(match="*endings")]
+    [key] = {key async for key in redis.scan_iter(match="*endings")}
     members = await redis.zrange(key, 0, -1)
     await asyncio.gather(*(redis.zincrby(key, -200_000, one) for one in members))
     await redis.aclose()

@@ -338,7 +338,8 @@ async def _let_a_month_pass(yard: BatchYard, redis: "Redis[str]", namespace: str
 
 async def _count(yard: BatchYard, redis: "Redis[str]", namespace: str) -> Counter[str]:
     """Keys and objects by kind, without the object that shows whether S3 works."""
-    keys = [key.removeprefix(namespace) async for key in redis.scan_iter(match=f"{namespace}*")]
+    # A scan may tell the same key twice while Redis makes its table smaller.
+    keys = {key.removeprefix(namespace) async for key in redis.scan_iter(match=f"{namespace}*")}
     kinds = Counter(_kind(key) for key in keys)
     objects = [name.rpartition("/")[2] for name in await yard.storage.keys("") if name != READABLE]
     return kinds + Counter(re.sub(r"^commit-\w+", "commit", name) for name in objects)

@@ -231,7 +231,7 @@ async def test_what_only_a_running_batch_needs_goes_a_day_after_its_end(
     await state.claims.commit(got[1], part(got[1]))
     await state.apply(got[0].batch_id, Event.LANE_FAILED)
 
-    keys = [key async for key in redis.scan_iter(match=f"{namespace}*:{got[0].batch_id}*")]
+    keys = {key async for key in redis.scan_iter(match=f"{namespace}*:{got[0].batch_id}*")}
     lasting = [key for key in keys if await redis.ttl(key) < 0]
 
     assert lasting == [f"{namespace}batch:{got[0].batch_id}"]

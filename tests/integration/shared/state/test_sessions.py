@@ -10,7 +10,7 @@ async def test_a_session_is_known_by_its_token_until_it_ends(
     token = await state.sessions.open(key, seconds=100)
     digest = await state.sessions.key_digest(token)
 
-    [stored] = [name async for name in redis.scan_iter(match=f"{namespace}session:*")]
+    [stored] = {name async for name in redis.scan_iter(match=f"{namespace}session:*")}
     assert digest is not None
     assert (await state.keys.get(key)).id in await redis.hkeys(f"{namespace}keys")
     assert token not in stored and 0 < await redis.ttl(stored) <= 100
