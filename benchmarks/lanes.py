@@ -19,6 +19,8 @@ from typing import NamedTuple
 from benchmarks.bare import BareEngine
 from benchmarks.bench_fleet import BenchFleet, running_fleet
 from benchmarks.figures import Figure, bounded, compared, publish
+from benchmarks.fixed_work import Taken, fixed_work
+from benchmarks.live_load import percentile
 from benchmarks.rows import CHAT, EMBEDDINGS
 from benchmarks.tenants import Place, Tenant, giants
 from benchmarks.token_meter import token_meter
@@ -44,12 +46,18 @@ class Scale(NamedTuple):
 def behind(
     fleet: BenchFleet, kind: str, scale: Scale, *, names: Sequence[str] = ()
 ) -> Iterator[Figure]:
-    """Five rows alone, and beside giants of others and of the same tenant; or the named cases."""
+    """Five rows alone, and beside giants of others and of the same tenant; or the named cases.
+
+    Beside each giant, how much longer than alone a process takes for work of its own.
+    """
     place = _place(fleet)
     me, *others = [Tenant(place, f"tenant-{number}") for number in range(_TENANTS + 1)]
     file_id = me.upload(kind, [_SMALL_TOKENS] * _SMALL_ROWS)
     me.run(kind, file_id)
-    alone = _p95(me.run(kind, file_id).seconds for _ in range(scale.repeats))
+    with fixed_work() as work:
+        work.taken()
+        alone = _p95(me.run(kind, file_id).seconds for _ in range(scale.repeats))
+        work_alone = work.taken()
     cases = {
         "another tenant's giant": (others[:1], 5, 2.0),
         "another tenant's giant, higher priority": (others[:1], 9, 1.5),
@@ -62,8 +70,10 @@ def behind(
         with (
             giants(owners, kind, rows=scale.giant_rows, tokens=_GIANT_TOKENS) as running,
             token_meter(fleet, kind) as meter,
+            fixed_work() as work,
         ):
             taken: list[float] = []
+            work.taken()
 
             def disturb(times: int, taken: list[float] = taken, priority: int = priority) -> int:
                 for _ in range(times):
@@ -76,17 +86,21 @@ def behind(
                 time.sleep(times * scale.pause_seconds)
                 return 0
 
-            # In turns: the rate of a giant goes up and down by some percent by itself.
+            # In turns, each as often before the other one as behind it: the rate of a giant goes up
+            # and down by some percent by itself, and it is another one when the giant is new.
             rates: dict[Callable[[int], int], list[float]] = {wait: [], disturb: []}
             for turn in range(min(_TURNS, scale.repeats)):
                 times = len(range(turn, scale.repeats, _TURNS))
-                for what, found in rates.items():
-                    found.append(meter.rate(partial(what, times)))
+                for what in list(rates)[:: -1 if turn % 2 else 1]:
+                    rates[what].append(meter.rate(partial(what, times)))
             undisturbed, disturbed = (statistics.mean(found) for found in rates.values())
+            work_beside = work.taken()
             # It must not have ended meanwhile.
             running.done()
         title = f"5 rows of {kind} beside {name}"
         print(f"{title}: {_shown(taken)} s; alone p95 {alone:.2f} s", flush=True)
+        for with_, found in zip(("without", "with"), rates.values(), strict=True):
+            print(f"the giant's tokens/s {with_} them, in turns: {_whole(found)}", flush=True)
         yield compared(
             f"{title} / alone, p95", _p95(taken), alone, unit="s", goal=goal, sense="at most"
         )
@@ -94,6 +108,25 @@ def behind(
             f"{title}: the giant's rate / without them", disturbed, undisturbed,
             unit="tokens/s", goal=0.97, sense="at least",
         )  # fmt: skip
+        yield _work_beside(title, work_beside, work_alone)
+
+
+def _work_beside(title: str, beside: list[Taken], alone: list[Taken]) -> Figure:
+    """What work of another process takes; prints how much of that it waits for a processor."""
+    for what, found in (("beside", beside), ("alone", alone)):
+        seconds, busy = ([one[column] for one in found] for column in (0, 1))
+        print(
+            f"fixed work of another process, {what}: p50 {1e3 * percentile(seconds, 50):.2f} ms,"
+            f" p95 {1e3 * percentile(seconds, 95):.2f} ms; of that it has a processor for"
+            f" {1e3 * percentile(busy, 50):.2f} and {1e3 * percentile(busy, 95):.2f} ms",
+            flush=True,
+        )
+    return bounded(
+        f"{title}: fixed work of another process / alone, p50",
+        *(percentile([one.seconds for one in found], 50) for found in (beside, alone)),
+        unit="s",
+        goal=None,
+    )
 
 
 def one_row(fleet: BenchFleet, scale: Scale) -> list[Figure]:
@@ -138,6 +171,10 @@ def _place(fleet: BenchFleet) -> Place:
 def _p95(times: Iterator[float] | Sequence[float]) -> float:
     ordered = sorted(times)
     return ordered[math.ceil(0.95 * len(ordered)) - 1]
+
+
+def _whole(rates: Sequence[float]) -> str:
+    return " ".join(f"{rate:,.0f}" for rate in rates)
 
 
 def _shown(times: Sequence[float]) -> str:

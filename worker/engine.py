@@ -143,8 +143,6 @@ class BatchServer(LLMServer):
         config: Any = self._llm_config  # Ray's annotations allow None, which it never is
         source = Path(config.model_loading_config.model_source)
         if source.is_absolute():
-            if not source.exists():  # noqa: ASYNC240  # nothing else runs in this process yet
-                raise SetupError(f"The model's folder {source} does not exist on this machine.")
             # There is nothing to download, and the task that looks would import vLLM first.
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()

@@ -3,6 +3,8 @@
 Imports nothing of Ray or vLLM.
 """
 
+from pathlib import Path
+
 from shared.card_share import card_share
 from shared.catalog import Model, Pool
 from worker.engine_endpoints import endpoints_environment
@@ -16,6 +18,7 @@ from worker.engine_variables import (
     LIVE_PORTS_VARIABLE,
     LIVE_SEATS_VARIABLE,
     LIVE_YIELDING_VARIABLE,
+    MODEL_FOLDER_VARIABLE,
     SHARE_VARIABLE,
     SPARE_KV_VARIABLE,
     SPARE_SEATS_VARIABLE,
@@ -37,6 +40,7 @@ def replica_environment(model: Model, pool: Pool) -> dict[str, str]:
         SPARE_KV_VARIABLE: str(model.spare_kv),
         FRONTS_VARIABLE: str(asked_fronts(model, pool)),
         **({FORKED_CORE_VARIABLE: "1"} if forks_core(model, pool) else {}),
+        **({MODEL_FOLDER_VARIABLE: model.source} if Path(model.source).is_absolute() else {}),
         **_live_environment(model),
         **rules_environment(model),
         **endpoints_environment(model),

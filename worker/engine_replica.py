@@ -13,12 +13,18 @@ class EngineReplica:
 
     def __new__(cls, *_: Any) -> Any:
         import os
+        from pathlib import Path
 
+        from shared.errors import SetupError
         from worker.engine_stages import StageClock
-        from worker.engine_variables import FORKED_CORE_VARIABLE
+        from worker.engine_variables import FORKED_CORE_VARIABLE, MODEL_FOLDER_VARIABLE
         from worker.fork_server import ForkServer
         from worker.serve_log import serve_log_kept
 
+        # Before vLLM is imported, here and there: Serve tries three times.
+        folder = os.environ.get(MODEL_FOLDER_VARIABLE)
+        if folder and not Path(folder).exists():
+            raise SetupError(f"The model's folder {folder} does not exist on this machine.")
         clock = StageClock()
         clock.end("process")
         # It imports vLLM while this process does.

@@ -16,6 +16,8 @@ LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
 LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
 #: Whether the core is to be a fork of a process that has imported vLLM.
 FORKED_CORE_VARIABLE = "BATCHYARD_FORKED_CORE"
+#: The folder of this machine that a replica loads the model from; not set for one of the hub.
+MODEL_FOLDER_VARIABLE = "BATCHYARD_MODEL_FOLDER"
 #: For how many seconds rows and live calls may go on in a replica that Serve stops.
 DRAIN_SECONDS_VARIABLE = "BATCHYARD_DRAIN_SECONDS"
 #: How far batches give way: the part that may stay free, and the seconds before the end of a window

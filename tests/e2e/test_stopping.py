@@ -7,7 +7,7 @@ from typing import Any
 from tests.e2e.conftest import WARM_SECONDS, RunningFleet, chat_lines
 from tests.eventually import wait_until
 
-_ROWS = 2_000
+_ROWS = 800
 
 
 def test_a_batch_that_is_paused_in_the_middle_is_resumed_where_it_stood(
