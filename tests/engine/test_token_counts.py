@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 #: Of each kind and family.
-TEXTS = 1000
+TEXTS = 300
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_thousand_odd_texts_and_chats_count_as_the_engine_counts_them(
+def test_hundreds_of_odd_texts_and_chats_count_as_the_engine_counts_them(
     family: str, tmp_path: Path
 ) -> None:
     FAMILIES[family](tmp_path / family)
@@ -45,7 +45,7 @@ def test_a_thousand_odd_texts_and_chats_count_as_the_engine_counts_them(
     assert refused < TEXTS / 10
 
 
-def test_a_thousand_odd_texts_count_as_an_embedding_engine_counts_them() -> None:
+def test_hundreds_of_odd_texts_count_as_an_embedding_engine_counts_them() -> None:
     randoms = random.Random("bert")
     texts = [" ".join(odd_text(randoms).split(" ")[:20]) or "0" for _ in range(TEXTS)]
 
