@@ -245,7 +245,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
     try:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("BATCHYARD_MEDIA_NETWORKS", f'["{MEDIA_HOST}/32"]')
+            # A cluster that gives way would be starved by other parts of the tests.
+            environment.setenv("RAY_worker_niceness", "0")
             running.start()
+        with suppress(OSError):
+            Path(f"/proc/{running.ray.child.pid}/autogroup").write_text("0")
         fleet = RunningFleet(running)
         fleet.start_engines()
         yield fleet
