@@ -98,8 +98,6 @@ async def run_part(
 
 
 async def _main(arguments: Sequence[str]) -> int:
-    # An interrupt reaches the parts too: wait until they have stopped what they started.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     left_out = [f"tests/{folder}" for folder in _CHECKED if "--checked" in arguments]
     arguments = [argument for argument in arguments if argument != "--checked"]
     outcome: list[str] = []
@@ -109,11 +107,13 @@ async def _main(arguments: Sequence[str]) -> int:
         for name, all_ in parts().items()
     }
     codes: dict[str, int] = {}
-
-    waiting = iter(folders)
+    waiting = deque(folders)
+    # An interrupt reaches the parts too: wait until they have stopped what they started.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, waiting.clear)
 
     async def run() -> None:
-        for name in waiting:
+        while waiting:
+            name = waiting.popleft()
             codes[name] = await run_part(name, folders[name], arguments, outcome)
 
     await asyncio.gather(*(run() for _ in range(_AT_A_TIME)))
