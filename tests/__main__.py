@@ -8,15 +8,18 @@ Two parts hold what starts engines (alone, and in whole fleets), two what speaks
 engines (what breaks them, and what they promise), three the dispatcher, the gateway and the
 operators' commands with real servers, and one the rest, with `--checked` less what `make check`
 runs. The next part begins when one has ended, the longest first. Exits with the worst of their
-codes, and with 1 where a signal ended one.
+codes, and with 1 where a signal ended one. Each part has a session of its own: the kernel divides
+the processors between sessions, so a part that starts many servers takes no more than its share.
 """
 
 import asyncio
+import os
 import re
 import signal
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _TESTS = Path(__file__).parent
@@ -47,6 +50,8 @@ _INTERNAL = "INTERNALERROR> "
 _INTERNAL_LINES = 12
 #: Characters of a failure's line: assertions may print whole documents.
 _OUTCOME_CHARACTERS = 600
+#: The parts' process groups.
+_running: set[int] = set()
 
 
 def parts() -> Mapping[str, Sequence[str]]:
@@ -79,8 +84,10 @@ async def run_part(
         stderr=asyncio.subprocess.STDOUT,
         # A line of a failure report may be long.
         limit=2**24,
+        start_new_session=True,
     )
     assert process.stdout is not None
+    _running.add(process.pid)
     internal: deque[str] = deque(maxlen=_INTERNAL_LINES)
     found: list[str] = []
     async for raw in process.stdout:
@@ -91,10 +98,18 @@ async def run_part(
         elif line.startswith(_INTERNAL):
             internal.append(line)
     code = await process.wait()
+    _running.discard(process.pid)
     if code not in _PLAIN_CODES:
         found.append(f"exit code {code}")
     outcome += (f"{name:10} | {line[:_OUTCOME_CHARACTERS]}" for line in (*internal, *found))
     return code
+
+
+def interrupt_parts() -> None:
+    """Interrupt those that run, as a terminal would if they were in its session."""
+    for group in _running:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGINT)
 
 
 async def _main(arguments: Sequence[str]) -> int:
@@ -108,8 +123,14 @@ async def _main(arguments: Sequence[str]) -> int:
     }
     codes: dict[str, int] = {}
     waiting = deque(folders)
-    # An interrupt reaches the parts too: wait until they have stopped what they started.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, waiting.clear)
+
+    def interrupt() -> None:
+        # No other part begins, and those that run stop what they have started.
+        waiting.clear()
+        interrupt_parts()
+
+    for one in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(one, interrupt)
 
     async def run() -> None:
         while waiting:

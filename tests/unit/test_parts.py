@@ -1,11 +1,13 @@
-"""What the run of all tests says at its end of a part that broke."""
+"""What the run of all tests says at its end of a part that broke, and how it is interrupted."""
 
+import asyncio
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests import __main__ as parts
+from tests.eventually import eventually
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,21 @@ async def test_a_part_that_broke_is_told(
 
     assert await parts.run_part("some", [str(tmp_path)], [], outcome) == code
     assert all(any(text in line for line in outcome) for text in told), outcome
+
+
+async def test_an_interrupt_reaches_the_parts_that_run(tmp_path: Path) -> None:
+    (tmp_path / "test_long.py").write_text(
+        "import pathlib, time\n"
+        "def test_long(tmp_path):\n"
+        "    pathlib.Path(__file__).with_name('runs').touch()\n"
+        "    time.sleep(600)\n"
+    )
+    part = asyncio.create_task(parts.run_part("some", [str(tmp_path)], [], []))
+    await eventually((tmp_path / "runs").exists)
+
+    parts.interrupt_parts()
+
+    assert await part == 2
 
 
 @pytest.mark.parametrize(
