@@ -20,13 +20,15 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]], timeout: f
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 120) -> None:
+def wait_until(
+    condition: Callable[[], bool], timeout: float = 120, *, pause: float = _PAUSE_SECONDS
+) -> None:
     """`eventually` for where no event loop runs."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError(f"Not within {timeout} s: {_text(condition)}")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause)
 
 
 def _text(condition: Callable[[], object]) -> str:

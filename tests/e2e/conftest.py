@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ MEDIA_HOST = "127.0.0.1"
 COLD_SECONDS = 1800
 #: What anything else may need there, while other parts of the tests start engines of their own.
 WARM_SECONDS = 600
+#: Asks rarely: each answer of a gateway costs milliseconds that the engines beside it lack.
+until = partial(wait_until, pause=0.05)
 
 
 class RunningFleet:
@@ -110,7 +113,7 @@ class RunningFleet:
             batch = client.batches.retrieve(batch.id)
             return batch.status in FINAL
 
-        wait_until(ended, seconds)
+        until(ended, seconds)
         return batch
 
     def results(self, batch: Batch, client: OpenAI | None = None) -> list[dict[str, Any]]:

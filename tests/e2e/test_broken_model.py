@@ -8,8 +8,7 @@ import httpx
 
 from cli.fleet.catalog import CHAT_MODEL
 from shared.scopes import Scope
-from tests.e2e.conftest import BROKEN_MODEL, COLD_SECONDS, RunningFleet, chat_lines
-from tests.eventually import wait_until
+from tests.e2e.conftest import BROKEN_MODEL, COLD_SECONDS, RunningFleet, chat_lines, until
 
 _REASON = "does not exist on this machine"
 
@@ -18,7 +17,7 @@ def test_a_model_that_cannot_load_fails_its_batch_and_everybody_sees_why_within_
     fleet: RunningFleet,
 ) -> None:
     batch = fleet.submit(chat_lines(2, model=BROKEN_MODEL), "/v1/chat/completions")
-    wait_until(lambda: _failed_starts(fleet) > 0, COLD_SECONDS)
+    until(lambda: _failed_starts(fleet) > 0, COLD_SECONDS)
     with (
         httpx.Client(base_url=fleet.root_url, timeout=60) as tenant,
         closing(_operator(fleet)) as operator,
@@ -37,7 +36,7 @@ def test_a_model_that_cannot_load_fails_its_batch_and_everybody_sees_why_within_
             ways.difference_update([way for way in ways if _REASON in _text(*way)])
             return not ways
 
-        wait_until(is_everywhere, 60)
+        until(is_everywhere, 60)
 
     ended = fleet.wait(batch, seconds=COLD_SECONDS)
     assert ended.status == "failed"
@@ -47,7 +46,7 @@ def test_a_model_that_cannot_load_fails_its_batch_and_everybody_sees_why_within_
     assert problem.code == "engine_failed"
     assert "does not exist" in (problem.message or "")
     # Both end after the batch, and nobody starts them again for it.
-    wait_until(lambda: not fleet.lane_jobs(BROKEN_MODEL) and not fleet.engines(BROKEN_MODEL))
+    until(lambda: not fleet.lane_jobs(BROKEN_MODEL) and not fleet.engines(BROKEN_MODEL))
     healthy = fleet.client.models.list()
     assert CHAT_MODEL in [model.id for model in healthy]
 

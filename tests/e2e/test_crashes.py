@@ -4,8 +4,8 @@ from pathlib import Path
 
 from cli.fleet.catalog import CHAT_MODEL
 from shared.slices import Part
-from tests.e2e.conftest import WARM_SECONDS, RunningFleet, chat_lines
-from tests.eventually import eventually, wait_until
+from tests.e2e.conftest import WARM_SECONDS, RunningFleet, chat_lines, until
+from tests.eventually import eventually
 
 LANE = f"{CHAT_MODEL}@local"
 
@@ -47,7 +47,7 @@ def test_a_dispatcher_killed_between_acknowledging_and_planning_loses_nothing(
     warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="planner.begin", BATCHYARD_CRASH_LOG=str(log))
 
     batch = warm_chat.submit(chat_lines(20), "/v1/chat/completions")
-    wait_until(lambda: not warm_chat.dispatcher.is_alive())
+    until(lambda: not warm_chat.dispatcher.is_alive())
     waiting = warm_chat.client.batches.retrieve(batch.id)
     warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="", BATCHYARD_CRASH_LOG="")
     ended = warm_chat.wait(batch)

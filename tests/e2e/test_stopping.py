@@ -4,8 +4,7 @@ import asyncio
 import time
 from typing import Any
 
-from tests.e2e.conftest import WARM_SECONDS, RunningFleet, chat_lines
-from tests.eventually import wait_until
+from tests.e2e.conftest import WARM_SECONDS, RunningFleet, chat_lines, until
 
 _ROWS = 800
 
@@ -14,10 +13,10 @@ def test_a_batch_that_is_paused_in_the_middle_is_resumed_where_it_stood(
     warm_chat: RunningFleet,
 ) -> None:
     batch = warm_chat.submit(chat_lines(_ROWS), "/v1/chat/completions")
-    wait_until(lambda: _completed(warm_chat, batch.id) > 0, WARM_SECONDS)
+    until(lambda: _completed(warm_chat, batch.id) > 0, WARM_SECONDS)
 
     paused = warm_chat.client.post(f"/batches/{batch.id}/pause", cast_to=dict[str, Any])
-    wait_until(lambda: asyncio.run(_held(warm_chat, batch.id)) == 0)
+    until(lambda: asyncio.run(_held(warm_chat, batch.id)) == 0)
     left = _completed(warm_chat, batch.id)
     warm_chat.client.post(f"/batches/{batch.id}/resume", cast_to=dict[str, Any])
     ended = warm_chat.wait(batch)
@@ -37,7 +36,7 @@ def test_a_batch_whose_wave_is_under_way_is_cancelled_within_seconds(
     warm_chat: RunningFleet,
 ) -> None:
     batch = warm_chat.submit(chat_lines(_ROWS), "/v1/chat/completions")
-    wait_until(lambda: asyncio.run(_held(warm_chat, batch.id)) > 1, WARM_SECONDS)
+    until(lambda: asyncio.run(_held(warm_chat, batch.id)) > 1, WARM_SECONDS)
 
     began = time.monotonic()
     warm_chat.client.batches.cancel(batch.id)

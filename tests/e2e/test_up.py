@@ -15,8 +15,7 @@ from openai import BadRequestError, OpenAI
 
 from cli.models.tiny import make_tiny_chat_model
 from cli.servers.process import RUN_DIR_VARIABLE
-from tests.e2e.conftest import WARM_SECONDS, chat_lines
-from tests.eventually import wait_until
+from tests.e2e.conftest import WARM_SECONDS, chat_lines, until
 from tests.servers import S3
 from tests.shell import sourced
 
@@ -33,7 +32,7 @@ def up(run_dir: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
         text=True,
     )
     try:
-        wait_until(lambda: written.exists() or process.poll() is not None, WARM_SECONDS)
+        until(lambda: written.exists() or process.poll() is not None, WARM_SECONDS)
         assert process.poll() is None, process.communicate()[0]
         yield process, sourced(written)
     finally:
@@ -102,7 +101,7 @@ def test_servers_models_and_settings_of_ones_own_are_used(
         batch = client.batches.create(
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
-        wait_until(lambda: client.batches.retrieve(batch.id).status == "failed")
+        until(lambda: client.batches.retrieve(batch.id).status == "failed")
         with pytest.raises(BadRequestError, match="metadata"):
             client.batches.create(
                 input_file_id=file.id,
