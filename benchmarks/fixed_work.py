@@ -48,7 +48,10 @@ def fixed_work() -> Iterator[FixedWork]:
     process.start()
     there.close()
     try:
-        yield FixedWork(here)
+        work = FixedWork(here)
+        # Until it has begun.
+        work.taken()
+        yield work
     finally:
         here.close()
         process.join()

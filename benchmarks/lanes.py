@@ -55,7 +55,6 @@ def behind(
     file_id = me.upload(kind, [_SMALL_TOKENS] * _SMALL_ROWS)
     me.run(kind, file_id)
     with fixed_work() as work:
-        work.taken()
         alone = _p95(me.run(kind, file_id).seconds for _ in range(scale.repeats))
         work_alone = work.taken()
     cases = {
@@ -73,7 +72,6 @@ def behind(
             fixed_work() as work,
         ):
             taken: list[float] = []
-            work.taken()
 
             def disturb(times: int, taken: list[float] = taken, priority: int = priority) -> int:
                 for _ in range(times):
@@ -100,7 +98,9 @@ def behind(
         title = f"5 rows of {kind} beside {name}"
         print(f"{title}: {_shown(taken)} s; alone p95 {alone:.2f} s", flush=True)
         for with_, found in zip(("without", "with"), rates.values(), strict=True):
-            print(f"the giant's tokens/s {with_} them, in turns: {_whole(found)}", flush=True)
+            print(
+                f"the giant's tokens/s {with_} them, in turns: {_shown(found, ',.0f')}", flush=True
+            )
         yield compared(
             f"{title} / alone, p95", _p95(taken), alone, unit="s", goal=goal, sense="at most"
         )
@@ -114,7 +114,7 @@ def behind(
 def _work_beside(title: str, beside: list[Taken], alone: list[Taken]) -> Figure:
     """What work of another process takes; prints how much of that it waits for a processor."""
     for what, found in (("beside", beside), ("alone", alone)):
-        seconds, busy = ([one[column] for one in found] for column in (0, 1))
+        seconds, busy = zip(*found, strict=True)
         print(
             f"fixed work of another process, {what}: p50 {1e3 * percentile(seconds, 50):.2f} ms,"
             f" p95 {1e3 * percentile(seconds, 95):.2f} ms; of that it has a processor for"
@@ -173,12 +173,8 @@ def _p95(times: Iterator[float] | Sequence[float]) -> float:
     return ordered[math.ceil(0.95 * len(ordered)) - 1]
 
 
-def _whole(rates: Sequence[float]) -> str:
-    return " ".join(f"{rate:,.0f}" for rate in rates)
-
-
-def _shown(times: Sequence[float]) -> str:
-    return " ".join(f"{seconds:.2f}" for seconds in times)
+def _shown(values: Sequence[float], form: str = ".2f") -> str:
+    return " ".join(f"{value:{form}}" for value in values)
 
 
 CASES: dict[str, Callable[[BenchFleet, Scale], list[Figure]]] = {
