@@ -8,8 +8,8 @@ Two parts hold what starts engines (alone, and in whole fleets), two what speaks
 engines (what breaks them, and what they promise), three the dispatcher, the gateway and the
 operators' commands with real servers, and one the rest, with `--checked` less what `make check`
 runs. The next part begins when one has ended, the longest first. Exits with the worst of their
-codes, and with 1 where a signal ended one. Each part has a session of its own: the kernel divides
-the processors between sessions, so a part that starts many servers takes no more than its share.
+codes, and with 1 where a signal ended one. Each part has a session of its own, as servers have: the
+kernel divides the processors between sessions, and parts in one would share what a server has.
 """
 
 import asyncio
