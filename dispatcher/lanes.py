@@ -33,9 +33,9 @@ log = structlog.get_logger()
 _LOOK_SECONDS = 2.0
 #: How many of the newest batches are looked at by themselves.
 _NEWS = 50
-#: A batch of so many rows, which any engine has seats for besides, is made ready without looking at
-#: what else waits, but on each lane no more often than this, in seconds: a round may take as long.
-_SMALL_ROWS, _SMALL_SECONDS = 8, 0.05
+#: A small batch is made ready without looking at what else waits, but on each lane no more often
+#: than this, in seconds: a round may take as long.
+_SMALL_SECONDS = 0.05
 #: What Ray runs for a lane; its jobs find everything else in their environment.
 ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
@@ -141,8 +141,7 @@ class LaneKeeper:
         Of a crowd of small batches it does so with one now and then: the others wait for their
         places in the order.
         """
-        is_small = started.slices == 1 and started.rows <= _SMALL_ROWS
-        if not is_small or started.tenant in self._held:
+        if not started.is_small or started.tenant in self._held:
             return
         [lane], now = started.lanes, time.monotonic()
         if now - self._small_at[lane] >= _SMALL_SECONDS:

@@ -61,6 +61,8 @@ from shared.tenant_rules import TenantRules
 log = structlog.get_logger()
 
 _NO_QUOTA = Quota(requests=0, tokens=0)
+#: A batch of so many rows is small: any engine has seats for them besides others.
+_SMALL_ROWS = 8
 #: Slices that are written to Redis at a time.
 _SLICES_A_WRITE = 100
 #: A batch waits this long for an input that S3 fails for while it answers for other objects.
@@ -75,6 +77,10 @@ class Started(NamedTuple):
     lanes: tuple[str, ...]
     slices: int
     rows: int
+
+    @property
+    def is_small(self) -> bool:
+        return self.slices == 1 and self.rows <= _SMALL_ROWS
 
 
 class Planner:
@@ -346,6 +352,9 @@ class Planner:
         shares: LaneShares,
         slices: list[Slice],
     ) -> Started | None:
+        started = Started(record.id, record.tenant, tuple(shares.lanes), shares.slices, check.rows)
+        if started.is_small:
+            await self._announce(shares)
         quota = self._quota_of(shares, record.tenant)
         try:
             await self._outlooks.look(shares.lanes)
@@ -383,7 +392,13 @@ class Planner:
             refused=check.refused,
             slices=shares.slices,
         )
-        return Started(record.id, record.tenant, tuple(shares.lanes), shares.slices, check.rows)
+        return started
+
+    async def _announce(self, shares: LaneShares) -> None:
+        """Tell the lane that a small batch is coming, if its engine can make way by then."""
+        [share] = shares.all
+        if share.model.runner == "pooling":
+            await self._state.ring(f"coming:{share.lane}")
 
     async def _apply(
         self,

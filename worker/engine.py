@@ -380,6 +380,11 @@ class BatchServer(LLMServer):
         """Know how many other replicas live calls leave to batches."""
         self._entrance.know_free(replicas)
 
+    async def expect_small(self) -> None:
+        """Make way for rows of a small batch that are on their way, if they need it."""
+        if self._gives_vectors:
+            self._few.expect()
+
     async def complete(self, batch_id: str) -> None:
         """Know that no line of the batch comes after those that are here."""
         self._entrance.complete(batch_id)

@@ -110,6 +110,10 @@ class EngineClient:
         """Tell every replica how many of them live calls leave to batches."""
         await self._tell_all("know_free", replicas)
 
+    async def expect_small(self) -> None:
+        """Tell every replica that rows of a small batch are on their way to one of them."""
+        await self._tell_all("expect_small")
+
     async def expect(self, replicas: float) -> None:
         """Tell every replica that runs how many of them the batches need.
 
@@ -142,10 +146,10 @@ class EngineClient:
             raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
         return answers
 
-    async def _tell_all(self, method: str, what: str | int | list[str]) -> None:
+    async def _tell_all(self, method: str, *what: str | int | list[str]) -> None:
         """Call a method of every replica."""
         try:
-            answers = self._connect().broadcast(method, what)
+            answers = self._connect().broadcast(method, *what)
             await answers.results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
         # A KeyError: the engine was removed since.
         except (RayServeException, RayError, TimeoutError, KeyError) as error:

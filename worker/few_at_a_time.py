@@ -2,8 +2,8 @@
 
 Rows of vectors come and go by the hundred, in one message or at the end of one step. What the
 replica does for a row takes a tenth of a millisecond, several times; a row of a small batch would
-wait for those of hundreds at each of its turns. While one is there, others stop for a moment: the
-core has enough of them to go on.
+wait for those of hundreds at each of its turns. While one is there, and just before, others stop
+for a moment: the core has enough of them to go on.
 """
 
 import asyncio
@@ -20,9 +20,11 @@ T = TypeVar("T")
 #: Rows of which something is done before the loop looks at what has come; and while a row of a
 #: small batch is here. The latter costs a few percent of what a loop that is always busy can do.
 FEW, FEW_IN_A_HURRY = 16, 4
-#: How long others stop for one call of a small batch, in seconds: about as long as it takes, and
-#: shorter than what the core has of them lasts.
+#: How long others stop for one call of a small batch, in seconds: about as long as it takes, with
+#: the end of its way here, and shorter than what the core has of them lasts.
 _STOP_SECONDS = 0.05
+#: How long a call that is expected may take to come, in seconds.
+_EXPECTED_SECONDS = 0.04
 #: The part of all time in which they may stand, and how much of it is saved for calls that come
 #: soon after each other, in seconds.
 _STOP_PART, _SAVED_SECONDS = 0.02, 0.25
@@ -66,10 +68,13 @@ class Few:
         self._goes = asyncio.Event()
         self._goes.set()
         self._waiting: list[Callable[[], None]] = []
+        #: Until when somebody is expected who is in a hurry; None if nobody is.
+        self._expecting: asyncio.TimerHandle | None = None
 
     @property
     def count(self) -> int:
-        return self._in_a_hurry if self._hurries else self._usual
+        is_hurried = self._hurries or self._expecting is not None
+        return self._in_a_hurry if is_hurried else self._usual
 
     @property
     def hurries(self) -> int:
@@ -80,6 +85,7 @@ class Few:
     def hurry(self, *, stops: bool = True) -> Iterator[None]:
         """Be in a hurry for the block. If it `stops` others, they stop meanwhile, for a moment."""
         self._hurries += 1
+        self._forget_expected()
         let_threads_take_turns(in_a_hurry=True)
         if stops:
             self._stop()
@@ -90,6 +96,18 @@ class Few:
             let_threads_take_turns(in_a_hurry=self._hurries > 0)
             if not self._hurries:
                 self._go_on()
+
+    def expect(self) -> None:
+        """Somebody who is in a hurry is on the way: others stop already, and threads take turns.
+
+        They go on if nobody comes soon.
+        """
+        if self._hurries or self._expecting is not None:
+            return
+        loop = asyncio.get_running_loop()
+        self._expecting = loop.call_later(_EXPECTED_SECONDS, self._expect_nobody)
+        let_threads_take_turns(in_a_hurry=True)
+        self._stop()
 
     async def turn(self) -> None:
         """Let the loop look at what has come, and wait while others are stopped."""
@@ -102,6 +120,16 @@ class Few:
             asyncio.get_running_loop().call_soon(do)
         else:
             self._waiting.append(do)
+
+    def _expect_nobody(self) -> None:
+        self._forget_expected()
+        let_threads_take_turns()
+        self._go_on()
+
+    def _forget_expected(self) -> None:
+        if self._expecting is not None:
+            self._expecting.cancel()
+            self._expecting = None
 
     def _stop(self) -> None:
         now = self._clock()

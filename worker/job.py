@@ -45,6 +45,8 @@ _BEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.5
 #: How long one look for a ring lasts.
 _LISTEN_SECONDS = 60.0
+#: An engine is told no more often than this that rows of small batches are on their way.
+_COMING_SECONDS = 0.05
 #: What failed is not tried again sooner than after this.
 _PAUSE_SECONDS = 1.0
 
@@ -121,6 +123,7 @@ class LaneJob:
         self._engines = engines_class(
             catalog, lane, state, settings, patience_seconds=self._pools.patience_seconds
         )
+        self._gives_vectors = model.runner == "pooling"
         self._doors = (
             None
             if model.live is None
@@ -189,6 +192,8 @@ class LaneJob:
             tasks.append(asyncio.create_task(self._backlog.run()))
         if self._adapters is not None:
             tasks.append(asyncio.create_task(self._adapters.run()))
+        if self._gives_vectors:
+            tasks.append(asyncio.create_task(self._expect_small()))
         try:
             if self._keeps_engine:
                 await self._ensure()
@@ -259,6 +264,18 @@ class LaneJob:
                     await self._start_small()
             except TransientError:
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _expect_small(self) -> None:
+        """Tell the engine of small batches that are being planned while it has other rows."""
+        while True:
+            with suppress(TransientError):
+                async with self._state.bells(f"coming:{self._lane.name}") as bells:
+                    while True:
+                        is_coming = await bells.wait(_LISTEN_SECONDS)
+                        if is_coming and self._engine is not None and self._load.claims:
+                            await self._engines.expect_small(self._engine)
+                            await asyncio.sleep(_COMING_SECONDS)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _start_small(self) -> None:
         """Start small batches now: the round that goes on may have thousands of rows to claim."""

@@ -88,6 +88,10 @@ class LaneEngines:
         """Tell the engine's replicas how many of them live calls leave to batches."""
         await self._plain_client(engine).know_free(replicas)
 
+    async def expect_small(self, engine: Lane) -> None:
+        """Tell the engine that rows of a small batch are on their way."""
+        await self._plain_client(engine).expect_small()
+
     async def expect(self, engine: Lane, replicas: float) -> None:
         """Tell the engine how many replicas its batches need."""
         await self._plain_client(engine).expect(replicas)

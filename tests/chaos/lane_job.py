@@ -146,6 +146,9 @@ class MadeUpEngines(LaneEngines):
     async def wake(self, engine: Lane) -> None:
         """It never sleeps."""
 
+    async def expect_small(self, engine: Lane) -> None:
+        """It makes way for nobody."""
+
     def client(self, engine: Lane) -> Engine:
         return MadeUpEngineClient()
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import structlog
 
 from shared.catalog import Catalog, Lane
 from tests.answers import answers
@@ -600,6 +601,26 @@ async def test_a_small_batch_of_vectors_waits_for_no_front(mini: "Future[str]") 
     ):
         assert answer == answer_of_front
         assert vector == pytest.approx(vector_of_front, abs=1e-4)
+
+
+async def test_a_replica_that_expects_a_small_batch_goes_on_if_none_comes(
+    mini: "Future[str]",
+) -> None:
+    from worker.engine_client import EngineClient
+
+    client = EngineClient(await asyncio.wrap_future(mini))
+    lines = [line("/v1/embeddings", {"model": EMBEDDER, "input": f"{n}"}) for n in range(200)]
+    others = asyncio.create_task(answers(client, lines))
+    with structlog.testing.capture_logs() as logs:
+        while not others.done():
+            await client.expect_small()
+            await asyncio.sleep(0.02)
+
+    assert logs == []
+    assert {status for status, _ in await others} == {200}
+    # What `expect_small` would not tell.
+    told = client._connect().broadcast("expect_small")  # noqa: SLF001  # as the client asks
+    assert await told.results_async(timeout_s=60) == [None]
 
 
 def _embedding(answer: tuple[int, bytes]) -> tuple[Any, list[float]]:

@@ -249,6 +249,22 @@ async def test_more_inputs_of_embeddings_than_allowed_are_refused(
     assert [problem["code"] for problem in _problems(record.fields)] == ["too_many_inputs"]
 
 
+async def test_lanes_of_vectors_are_told_of_small_batches_that_come(
+    state: State, yard: BatchYard
+) -> None:
+    async def plan(rows: int, model: str = "embedder", url: str = "/v1/embeddings") -> None:
+        body = lines(rows, model=model, input="x").replace(CHAT.encode(), url.encode())
+        batch_id = await yard.plan(body, endpoint=url)
+        assert (await state.batches.get(batch_id)).status is Status.IN_PROGRESS
+
+    async with state.bells("coming:embedder@gpu", "coming:m@gpu") as bells:
+        await plan(10)
+        await plan(1, "m", CHAT)
+        assert not await bells.wait(0.1)
+        await plan(1)
+        assert await bells.wait(60)
+
+
 async def test_a_full_queue_of_requests_fails_the_batch_and_says_so(
     state: State, storage: Storage, catalog: Catalog, yard: BatchYard
 ) -> None:

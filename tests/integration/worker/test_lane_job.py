@@ -90,6 +90,8 @@ class RunningLaneJob:
     task: "asyncio.Task[None]"
     #: The lanes of the engines that were to be there, at each look.
     looked: list[str]
+    #: The lanes of the engines that were told of small batches on their way.
+    expecting: list[str]
 
     async def claimed(self, batch_id: str) -> int:
         return await self.yard.state.claims.inflight(batch_id)
@@ -154,17 +156,26 @@ def stores(
 
 @asynccontextmanager
 async def running_lane_job(
-    stores: Stores, engine: Engine, *, slices: int, are_ready: bool = True
+    stores: Stores,
+    engine: Engine,
+    *,
+    slices: int,
+    are_ready: bool = True,
+    runner: str = "generate",
 ) -> AsyncIterator[RunningLaneJob]:
     """One with a batch of so many slices, whose waves never start."""
     from worker.job import LaneJob
     from worker.lane_engines import LaneEngines
 
     looked: list[str] = []
+    expecting: list[str] = []
 
     class Engines(LaneEngines):
         async def ensure(self, engine: Lane) -> None:
             pass
+
+        async def expect_small(self, engine: Lane) -> None:
+            expecting.append(engine.name)
 
         async def restore(self, engine: Lane) -> bool:
             looked.append(engine.name)
@@ -180,14 +191,15 @@ async def running_lane_job(
             await asyncio.Event().wait()
 
     state, storage = stores.state, stores.storage
-    (stores.folder / "catalog.yaml").write_text(
-        CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 3}}")
-    )
+    few_seats = f"m: {{pools: [gpu], engine: {{max_num_seqs: 3, runner: {runner}}}}}"
+    (stores.folder / "catalog.yaml").write_text(CATALOG.replace("m: {pools: [gpu]}", few_seats))
+    (stores.folder / "plain.yaml").write_text(CATALOG)
     catalog = load_catalog(stores.folder / "catalog.yaml")
     yard = BatchYard(
         state,
         storage,
-        a_planner(state, storage, catalog, rows=_ROWS_A_SLICE),
+        # Its rows are the same whatever the model is.
+        a_planner(state, storage, load_catalog(stores.folder / "plain.yaml"), rows=_ROWS_A_SLICE),
         Finaliser(state, storage, output_seconds=3600),
     )
     batch_id = await yard.plan(lines(slices * _ROWS_A_SLICE))
@@ -208,7 +220,7 @@ async def running_lane_job(
     )
     task = asyncio.create_task(running.run())
     try:
-        yield RunningLaneJob(yard, batch_id, task, looked)
+        yield RunningLaneJob(yard, batch_id, task, looked, expecting)
     finally:
         # They would end with its process.
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -258,6 +270,27 @@ async def test_a_small_batch_starts_although_large_ones_have_all_the_room(
 
     await eventually(has_started)
     assert await job.claimed(job.batch_id) == _CLAIMED
+
+
+async def test_an_engine_of_vectors_is_told_of_a_small_batch_that_comes_while_it_has_rows(
+    stores: Stores,
+) -> None:
+    async with running_lane_job(
+        stores, _SilentEngine(), slices=_CLAIMED + 1, are_ready=False, runner="pooling"
+    ) as job:
+        state = job.yard.state
+
+        async def is_told() -> bool:
+            # It may not listen yet.
+            await state.ring(f"coming:{LANE}")
+            return bool(job.expecting)
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await eventually(is_told)
+        await feed(state, job.batch_id, slices=1)
+        await eventually(is_told)
+        assert set(job.expecting) == {LANE}
 
 
 async def test_a_small_batch_starts_while_a_round_takes_its_time(

@@ -59,6 +59,47 @@ async def test_others_stop_while_somebody_is_in_a_hurry() -> None:
     await few.turn()
 
 
+async def test_others_stop_already_for_somebody_who_is_expected() -> None:
+    few = Few()
+    few.expect()
+    few.expect()
+    waiting = asyncio.create_task(few.turn())
+    with few.hurry():
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+
+    await waiting
+    await few.turn()
+
+
+async def test_others_go_on_if_nobody_comes() -> None:
+    before = sys.getswitchinterval()
+    try:
+        let_threads_take_turns()
+        usual = sys.getswitchinterval()
+        few = Few(COUNT, IN_A_HURRY)
+        few.expect()
+        assert few.count == IN_A_HURRY
+        assert sys.getswitchinterval() < usual
+
+        async with asyncio.timeout(60):
+            await few.turn()
+        assert few.count == COUNT
+        assert sys.getswitchinterval() == usual
+    finally:
+        sys.setswitchinterval(before)
+
+
+async def test_nobody_is_expected_while_somebody_is_in_a_hurry() -> None:
+    few = Few(COUNT, IN_A_HURRY)
+    with few.hurry():
+        few.expect()
+
+    assert few.count == COUNT
+    await few.turn()
+
+
 async def test_what_others_had_begun_stops_too() -> None:
     done = list[int]()
     few = Few(COUNT, IN_A_HURRY)
