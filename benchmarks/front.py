@@ -3,8 +3,9 @@
 Rows go over Ray Serve to a real replica, with its queue, vLLM's own OpenAI layer and vLLM's core;
 only the model computes nothing. CPU seconds mean something on a busy machine, too; rates do not.
     python -m benchmarks.front [short|long|embeddings ...] [--rows N] [--fronts N] [--spy FILE]
-    python -m benchmarks.front embeddings --small
+    python -m benchmarks.front embeddings --small [--expected]
 With `--small`, a small batch comes now and then, and what its rows take there is printed, too.
+With `--expected`, the replica hears of it before, as it does in a fleet.
 The shapes `text` and `ids`, and `embeddings` and `embeddings-ids`, are the same prompts, as texts
 and as tokens that were made before.
 """
@@ -39,6 +40,8 @@ WARM_UP_ROWS = 500
 ROWS_AT_ONCE = 512
 #: Rows of a small batch, how many come alone, and how long after each other beside others.
 _SMALL_ROWS, _SMALL_TIMES, _SMALL_PAUSE_SECONDS = 5, 20, 0.2
+#: How long before it comes the replica is told of a small batch: while it is planned and claimed.
+_EXPECTED_SECONDS = 0.025
 
 
 class Shape(NamedTuple):
@@ -71,6 +74,7 @@ def main() -> None:
     parser.add_argument("--fronts", type=int, default=1)
     parser.add_argument("--rows-per-call", type=int, default=64)
     parser.add_argument("--small", action="store_true", help="small batches come meanwhile")
+    parser.add_argument("--expected", action="store_true", help="the replica hears of them before")
     parser.add_argument("--spy", type=Path, help="record the replica with py-spy into this file")
     options = parser.parse_args()
     if unknown := set(options.shapes) - set(SHAPES):
@@ -144,7 +148,7 @@ async def _measure(
     ray.init("local", num_cpus=16, log_to_driver=False, include_dashboard=False)
     client = EngineClient(ensure_engine(catalog, catalog.lane_of(shape.kind)))
     ids = _tokenizer(catalog.model(shape.kind).source) if shape.as_ids else None
-    load = _Load(client, shape, ids, options.rows_per_call)
+    load = _Load(client, shape, ids, options.rows_per_call, tells=options.expected)
     await load.run(WARM_UP_ROWS)
     alone = [await load.small_batch() for _ in range(_SMALL_TIMES if options.small else 0)]
     spy = _spy(options.spy)
@@ -172,7 +176,11 @@ class _Load:
         shape: Shape,
         ids: Callable[[str], list[int]] | None,
         rows_per_call: int,
+        *,
+        tells: bool,
     ) -> None:
+        """If it `tells`, the replica hears of small batches before they come."""
+        self._tells = tells
         self._client = client
         self._shape = shape
         self._ids = ids
@@ -203,6 +211,9 @@ class _Load:
 
     async def _small_batches(self, taken: list[float]) -> None:
         while True:
+            if self._tells:
+                # It arrives before the batch does.
+                await asyncio.gather(self._client.expect_small(), asyncio.sleep(_EXPECTED_SECONDS))
             taken.append(await self.small_batch())
             await asyncio.sleep(_SMALL_PAUSE_SECONDS)
 
