@@ -43,10 +43,8 @@ class Scale(NamedTuple):
     pause_seconds: float = 2.0
 
 
-def behind(
-    fleet: BenchFleet, kind: str, scale: Scale, *, names: Sequence[str] = ()
-) -> Iterator[Figure]:
-    """Five rows alone, and beside giants of others and of the same tenant; or the named cases.
+def behind(fleet: BenchFleet, kind: str, scale: Scale) -> Iterator[Figure]:
+    """Five rows alone, and beside giants of others and of the same tenant.
 
     Beside each giant, how much longer than alone a process takes for work of its own.
     """
@@ -64,8 +62,7 @@ def behind(
         "the same tenant's giant, higher priority": ([me], 9, 1.5),
         "giants of ten tenants": (others, 5, 2.0),
     }
-    for name in names or cases:
-        owners, priority, goal = cases[name]
+    for name, (owners, priority, goal) in cases.items():
         with (
             giants(owners, kind, rows=scale.giant_rows, tokens=_GIANT_TOKENS) as running,
             token_meter(fleet, kind) as meter,

@@ -71,7 +71,7 @@ CASES = {
     "kill": Case(recovery.kill, 150, (LARGE,)),
     "cold": Case(recovery.cold, 150, (LARGE,)),
     "lanes": Case(waits.lanes, 180, (SMALL, LARGE)),
-    "giants": Case(waits.beside_giants, 600, (), (LARGE, EMBED)),
+    "giants": Case(waits.beside_giants, 750, (), (LARGE, EMBED)),
     "live": Case(waits.live, 270, (LARGE,)),
     "door": Case(waits.door, 240),
     "prefixes": Case(rates.prefixes, 180, (LARGE,)),

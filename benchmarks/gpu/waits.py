@@ -19,12 +19,6 @@ from benchmarks.live_load import Seen, percentile
 from benchmarks.rows import CHAT, EMBEDDINGS
 from benchmarks.small_batches import small_batches
 
-_BEHIND_EMBEDDINGS = (
-    "another tenant's giant",
-    "another tenant's giant, higher priority",
-    "giants of ten tenants",
-)
-
 
 def lanes(bench: Bench) -> Iterator[Figure]:
     """One row, many small batches, and the last rows of a batch."""
@@ -46,7 +40,7 @@ def beside_giants(bench: Bench) -> Iterator[Figure]:
     yield from behind(view, CHAT, scale)
     # An engine answers thousands of them a second, and all shall last until the end.
     many = scale._replace(giant_rows=max(10_000, bench.plan.rows(600_000)))
-    yield from behind(view, EMBEDDINGS, many, names=_BEHIND_EMBEDDINGS)
+    yield from behind(view, EMBEDDINGS, many)
 
 
 def live(bench: Bench) -> Iterator[Figure]:
