@@ -20,8 +20,8 @@ _LANE = f"{CHAT_MODEL}@local"
 _TENANT = "numbers"
 _CHAT = "/v1/chat/completions"
 _TOKEN = "a-token-for-metrics"
-#: What did not happen in this run, so that nothing can be shown of it.
-_NOT_SHOWN: dict[str, str] = {}
+#: How many batches are watched at most.
+_TRIES = 3
 
 
 class Watched(NamedTuple):
@@ -42,20 +42,28 @@ def watched(warm_chat: RunningFleet, tmp_path_factory: pytest.TempPathFactory) -
         warm_chat.settings(BATCHYARD_METRICS_TOKEN=_TOKEN, BATCHYARD_HEALTH_PORT=str(port)),
         running_prometheus(folder, targets, token=_TOKEN, rules=True) as prometheus,
     ):
-        began_at = time.time()
-        batch_id = _work(warm_chat, prometheus)
-        yield Watched(prometheus, began_at, time.time(), batch_id)
+        yield _work(warm_chat, prometheus)
 
 
-def _work(fleet: RunningFleet, prometheus: Prometheus) -> str:
-    """Two batches with a row that fails, the second of which is watched while it runs."""
+def _work(fleet: RunningFleet, prometheus: Prometheus) -> Watched:
+    """Batches with a row that fails, of which all but the first are watched while they run.
+
+    A scrape fails after a second, and those of a busy machine may do so all the while: then there
+    is another batch.
+    """
+    began_at = time.time()
     client = fleet.client_of(_TENANT)
     _run(fleet, client, rows=20)
     # A counter has to be seen before it grows.
     wait_until(lambda: prometheus.has_now(f'batchyard_rows_total{{tenant="{_TENANT}"}}'))
-    batch_id = _run(fleet, client, rows=400)
-    time.sleep(3)
-    return batch_id
+    tries = 0
+    while True:
+        batch_id = _run(fleet, client, rows=400)
+        time.sleep(3)
+        watched = Watched(prometheus, began_at, time.time(), batch_id)
+        tries += 1
+        if tries == _TRIES or all(_shows(panel, watched) for panel in PANELS):
+            return watched
 
 
 def _run(fleet: RunningFleet, client: OpenAI, *, rows: int) -> str:
@@ -74,18 +82,19 @@ def _too_long() -> bytes:
     return line.replace(b"row-0", b"too-long")
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=str)
-def test_each_panel_shows_what_the_run_did(panel: Panel, watched: Watched) -> None:
-    if (why := _NOT_SHOWN.get(str(panel))) is not None:
-        pytest.skip(why)
+def _shows(panel: Panel, watched: Watched) -> bool:
     values = {
         "$lane": _LANE,
         "$tenant": _TENANT,
         "$batch": watched.batch_id,
         "$__rate_interval": "15s",
     }
+    return watched.prometheus.has_had(panel.query(values), watched.began_at, watched.ended_at)
 
-    assert watched.prometheus.has_had(panel.query(values), watched.began_at, watched.ended_at)
+
+@pytest.mark.parametrize("panel", PANELS, ids=str)
+def test_each_panel_shows_what_the_run_did(panel: Panel, watched: Watched) -> None:
+    assert _shows(panel, watched)
 
 
 @pytest.mark.parametrize("name", alerts())
