@@ -381,9 +381,8 @@ class BatchServer(LLMServer):
         self._entrance.know_free(replicas)
 
     async def expect_small(self) -> None:
-        """Make way for rows of a small batch that are on their way, if they need it."""
-        if self._gives_vectors:
-            self._few.expect()
+        """Make way for rows of a small batch of vectors that are on their way."""
+        self._few.expect()
 
     async def complete(self, batch_id: str) -> None:
         """Know that no line of the batch comes after those that are here."""

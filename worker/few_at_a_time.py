@@ -68,7 +68,7 @@ class Few:
         self._goes = asyncio.Event()
         self._goes.set()
         self._waiting: list[Callable[[], None]] = []
-        #: Until when somebody is expected who is in a hurry; None if nobody is.
+        #: Ends the time in which somebody is expected who is in a hurry; None if nobody is.
         self._expecting: asyncio.TimerHandle | None = None
 
     @property

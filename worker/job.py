@@ -7,8 +7,8 @@ job goes on.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import NoReturn
 
 import structlog
@@ -192,8 +192,6 @@ class LaneJob:
             tasks.append(asyncio.create_task(self._backlog.run()))
         if self._adapters is not None:
             tasks.append(asyncio.create_task(self._adapters.run()))
-        if self._gives_vectors:
-            tasks.append(asyncio.create_task(self._expect_small()))
         try:
             if self._keeps_engine:
                 await self._ensure()
@@ -222,7 +220,10 @@ class LaneJob:
 
     async def _work_until_idle(self) -> None:
         idle_since = time.monotonic()
-        async with self._woken_by_bells():
+        coming = (
+            self._listening("coming", self._expect_small) if self._gives_vectors else nullcontext()
+        )
+        async with self._listening("lane", self._wake), coming:
             while not self._is_superseded:
                 try:
                     started = await self._start_work()
@@ -247,38 +248,38 @@ class LaneJob:
         self._woken.clear()
 
     @asynccontextmanager
-    async def _woken_by_bells(self) -> AsyncIterator[None]:
-        async with self._state.bells(f"lane:{self._lane.name}") as bells:
-            listening = asyncio.create_task(self._listen(bells))
+    async def _listening(
+        self, bell: str, answer: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[None]:
+        """Meanwhile, answer each ring of this bell of the lane."""
+        async with self._state.bells(f"{bell}:{self._lane.name}") as bells:
+            listening = asyncio.create_task(self._listen(bells, answer))
             try:
                 yield
             finally:
                 listening.cancel()
                 await asyncio.wait([listening])
 
-    async def _listen(self, bells: Bells) -> None:
+    async def _listen(self, bells: Bells, answer: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 if await bells.wait(_LISTEN_SECONDS):
-                    self._woken.set()
-                    await self._start_small()
+                    await answer()
             except TransientError:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _expect_small(self) -> None:
-        """Tell the engine of small batches that are being planned while it has other rows."""
-        while True:
-            with suppress(TransientError):
-                async with self._state.bells(f"coming:{self._lane.name}") as bells:
-                    while True:
-                        is_coming = await bells.wait(_LISTEN_SECONDS)
-                        if is_coming and self._engine is not None and self._load.claims:
-                            await self._engines.expect_small(self._engine)
-                            await asyncio.sleep(_COMING_SECONDS)
-            await asyncio.sleep(_PAUSE_SECONDS)
+        """Tell the engine of a small batch that is being planned, if it has other rows."""
+        if self._engine is not None and self._load.claims:
+            await self._engines.expect_small(self._engine)
+            await asyncio.sleep(_COMING_SECONDS)
 
-    async def _start_small(self) -> None:
-        """Start small batches now: the round that goes on may have thousands of rows to claim."""
+    async def _wake(self) -> None:
+        """Have the next round now, and start small batches beside the one that goes on.
+
+        It may have thousands of rows to claim.
+        """
+        self._woken.set()
         if self._engine is not None:
             # Whether the lane has another job, the next round hears too.
             with suppress(SupersededError):
